@@ -24,7 +24,7 @@
 //! The data path does not need the manager: while it is down, nodes continue to use their mappings, and after a restart
 //! the manager continues from the state in its store.
 
-// These macros panic when the stream is closed.
+// `print!` and `eprint!` panic when the stream is closed, for example by a pipe that ended.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod fm_fabric;

@@ -179,11 +179,11 @@ pub struct MemoryNodeRegistered {
     pub cn_keys: Vec<ComputeNodeKey>,
 }
 
-/// Sync of a memory node: a sign of life with results of commands, which waits for new commands.
+/// Sync of a memory node: its regular message, with results of commands. The answer waits for new commands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryNodeSync {
-    /// Number of the registration, from the answer to it.
+    /// Number of the registration, from the answer to the registration.
     pub registration: u64,
     /// Number of the last command carried out or failed; the node requests the commands after it.
     pub acked_seq: u64,
@@ -222,10 +222,10 @@ pub struct MemoryNodeSynced {
     pub heartbeat_ms: u64,
     /// Commands to carry out in this order; all that have no result yet.
     pub commands: Vec<NodeCommand>,
-    /// The complete present list, as in [`MemoryNodeRegistered`].
+    /// All UDP addresses at present, as in [`MemoryNodeRegistered`]: they replace the earlier list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub udp_peers: Vec<UdpPeer>,
-    /// The complete present list, as in [`MemoryNodeRegistered`].
+    /// All keys at present, as in [`MemoryNodeRegistered`]: they replace the earlier list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cn_keys: Vec<ComputeNodeKey>,
 }
@@ -311,19 +311,19 @@ pub struct ComputeNodeRegistered {
     pub held: bool,
 }
 
-/// Sync of a compute node: a sign of life, which waits for changes to the node's regions.
+/// Sync of a compute node: its regular message. The answer waits for changes to the node's regions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComputeNodeSync {
-    /// Number of the registration, from the answer to it.
+    /// Number of the registration, from the answer to the registration.
     pub registration: u64,
     /// Number of the latest event that the node's present list of regions takes into account.
     pub after_event: u64,
     /// Regions that the node has released on request: modified data is written back, and nothing is attached.
     #[serde(default)]
     pub released: Vec<ReleasedRegion>,
-    /// The latest event such that every request which the node made before it received the event has ended; so requests
-    /// for regions that had ended by then are over. 0 while unknown.
+    /// Number of the latest event for which this holds: every request that the node made before it received
+    /// the event has ended, so none is left for a region that had ended by then. 0 while unknown.
     #[serde(default)]
     pub quiet: u64,
     /// True if the agent ends in order, and every write that it made is complete on all copies. It writes nothing after

@@ -1,7 +1,7 @@
-//! Client of the manager's REST interface with typed calls, for memory nodes, compute nodes, the command line and the
-//! benchmark. A call is one HTTP request over a pooled connection; the types of [`crate::api`] convert JSON. If there
-//! are several managers, the request goes to the leader. Other failed calls are not repeated here: only the caller can
-//! decide on that.
+//! Client of the manager's REST interface with typed calls, for memory nodes, compute nodes, the command line
+//! and the benchmark. A call is one HTTP request over a pooled connection; the types of [`crate::api`]
+//! convert JSON. If there are several managers, the request goes to the leader. Other failed calls are not
+//! repeated here, because only the caller can decide whether to repeat them.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,7 +40,7 @@ pub use regions::Destroyed;
 
 use crate::api::ErrorBody;
 
-/// Default URL of a manager.
+/// URL of a manager on this machine at its default port.
 pub const URL_DEFAULT: &str = "https://127.0.0.1:7440";
 
 /// Client of one manager, or of several of which one leads. Cheap to clone; clones share connections and the leader's
@@ -51,17 +51,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// Client with the [credentials of this process](Credentials::of_process), for the manager at `url`:
-    /// `https://HOST:PORT`, `unix:/path/to/socket`, or `http://HOST:PORT` for one without access control; several,
-    /// separated by commas, are managers that share a store. Connects with the first call.
-    ///
+    /// Returns a client with the [credentials of this process](Credentials::of_process), for the manager at
+    /// `url`: `https://HOST:PORT`, `unix:/path/to/socket`, or `http://HOST:PORT` for one without access
+    /// control; several, separated by commas, are managers that share a store. Connects with the first call.
     /// # Errors
     /// [`ClientError::BadUrl`] if `url` is none of these.
     pub fn new(url: &str) -> Result<Self, ClientError> {
         Self::with(url, Credentials::of_process())
     }
 
-    /// A client as from [`new`](Self::new), with `credentials` in place of those of this process.
+    /// Returns a client as from [`new`](Self::new), with `credentials` in place of those of this process.
     ///
     /// # Errors
     /// [`ClientError::BadUrl`] if `url` is none of these.
@@ -69,7 +68,8 @@ impl Client {
         Ok(Self { managers: Arc::new(Managers::new(url, credentials)?) })
     }
 
-    /// A client as from [`with`](Self::with); requests for which no manager leads are repeated as `patience` says.
+    /// Returns a client as from [`with`](Self::with). While no manager leads, requests are repeated after the
+    /// pauses of `patience`.
     ///
     /// # Errors
     /// [`ClientError::BadUrl`] if `url` is none of these.
@@ -81,7 +81,7 @@ impl Client {
         Ok(Self { managers: Arc::new(Managers::new(url, credentials)?.with_patience(patience)) })
     }
 
-    /// The URL or URLs with which this client was created.
+    /// Returns the URL or URLs with which this client was created, separated by commas.
     pub fn url(&self) -> &str {
         self.managers.urls()
     }
@@ -131,12 +131,13 @@ impl Client {
     }
 }
 
-/// HTTP client builder for this workspace: without a proxy, and without trust anchors for TLS.
+/// Returns the HTTP client builder for this workspace: without a proxy, and without trust anchors for TLS.
 pub fn http() -> reqwest::ClientBuilder {
     Credentials::default().http()
 }
 
-/// Text of the innermost cause of an error: reqwest's own text repeats the URL, the innermost cause names the failure.
+/// Returns the text of the innermost cause of an error: reqwest's own text repeats the URL, while the
+/// innermost cause names the failure.
 pub fn causes(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();

@@ -1,7 +1,7 @@
-//! # cxloe-fabric: what all sides call things
+//! # cxloe-fabric: the types that all sides share
 //!
-//! The nouns that the manager, memory nodes, compute nodes and tools share: nodes, regions, decoders. They are in a
-//! crate of their own so that none of these programs depends on another.
+//! Nodes, regions and decoders, as the manager, memory nodes, compute nodes and tools define them in common.
+//! These types are in a crate of their own so that none of the programs depends on another.
 //!
 //! ```text
 //!   cxloe-gmm    cxloe-mn    cxloe-cn-core    cxloe-fm    tools

@@ -24,10 +24,10 @@ pub use renewal::{Renewal, RenewalStep};
 /// Environment variable that holds a token.
 pub const TOKEN_VARIABLE: &str = "CXLOE_TOKEN";
 
-/// Bytes of a public key: an uncompressed point of P-256.
+/// Length of a public key in bytes: an uncompressed point of P-256.
 const POINT_BYTES: usize = 65;
 
-/// Default credentials of this process.
+/// Credentials that [`Credentials::take`] has set.
 static OWN: OnceLock<Credentials> = OnceLock::new();
 
 /// Credentials of a client, and the authority that it trusts. A client without an authority can use only managers
@@ -38,23 +38,22 @@ pub struct Credentials {
     pub authority: Option<Digest>,
     /// The token to send, over TLS and Unix sockets only.
     pub token: Option<Token>,
-    /// The certificate of a joined node.
     pub identity: Option<Arc<Identity>>,
 }
 
 impl Credentials {
-    /// Credentials with this token, which also names the authority to trust.
+    /// Returns credentials with this token, which also names the authority to trust.
     pub fn of_token(token: Token) -> Self {
         Self { authority: Some(token.authority()), token: Some(token), identity: None }
     }
 
-    /// Credentials with the certificate of a joined node, and trust in the authority that signed it.
+    /// Returns credentials with the certificate of a joined node, and trust in the authority that signed it.
     pub fn of_node(identity: Arc<Identity>) -> Self {
         Self { authority: Some(identity.authority()), token: None, identity: Some(identity) }
     }
 
-    /// Credentials of this process, for clients without their own: those that a daemon [has set](Self::take); otherwise
-    /// the token in the variable `CXLOE_TOKEN`; otherwise none.
+    /// Returns the credentials of this process, for clients without their own: those that a daemon [has
+    /// set](Self::take); otherwise the token in the variable `CXLOE_TOKEN`; otherwise none.
     pub fn of_process() -> Self {
         let token = || std::env::var(TOKEN_VARIABLE).ok()?.parse().ok().map(Self::of_token);
         OWN.get().cloned().or_else(token).unwrap_or_default()
@@ -65,13 +64,12 @@ impl Credentials {
         drop(OWN.set(self.clone()));
     }
 
-    /// HTTP client builder with this trust and certificate; the client itself sends the token.
+    /// Returns an HTTP client builder with this trust and certificate; the client itself sends the token.
     #[cfg(feature = "client")]
     pub fn http(&self) -> reqwest::ClientBuilder {
         reqwest::Client::builder().no_proxy().tls_backend_preconfigured(self.tls())
     }
 
-    /// TLS configuration with this trust and certificate.
     pub fn tls(&self) -> ClientConfig {
         let provider = Arc::new(ring::default_provider());
         let verifier = PinnedAuthority { hash: self.authority, provider: Arc::clone(&provider) };
@@ -130,6 +128,7 @@ impl ServerCertVerifier for PinnedAuthority {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        // Not called: only TLS 1.3 is offered.
         Err(Error::InvalidCertificate(CertificateError::BadSignature))
     }
 
@@ -147,8 +146,8 @@ impl ServerCertVerifier for PinnedAuthority {
     }
 }
 
-/// A node's key and certificate as one PEM text: the key, the certificate, and the authority's certificate. The
-/// certificate may be renewed during its use: each connection uses the latest one.
+/// A node's key and certificate as one PEM text: the key, the certificate, and the authority's certificate.
+/// The certificate may be renewed while connections exist: each new connection uses the latest one.
 pub struct Identity {
     authority: Digest,
     key: String,
@@ -156,7 +155,6 @@ pub struct Identity {
     current: RwLock<(Arc<CertifiedKey>, String)>,
 }
 
-/// A text that is not an identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it holds no usable key and certificates ({0}); have the node join again")]
 pub struct IdentityError(String);
@@ -165,7 +163,8 @@ impl Identity {
     /// Reads a node's key and certificates from their PEM text.
     ///
     /// # Errors
-    /// [`IdentityError`].
+    /// [`IdentityError`] if the key or one of the two certificates is missing, or they do not belong
+    /// together.
     pub fn parse(pem: &str) -> Result<Self, IdentityError> {
         let wrong = |reason: String| IdentityError(reason);
         let key = section(pem, "PRIVATE KEY").ok_or_else(|| wrong("there is no key".to_owned()))?;
@@ -173,22 +172,21 @@ impl Identity {
         Ok(Self { authority, key, current: RwLock::new((certified, pem.to_owned())) })
     }
 
-    /// Hash of the certificate of the authority that signed the node's certificate.
     pub fn authority(&self) -> Digest {
         self.authority
     }
 
-    /// Key and certificates as one PEM text: a secret.
+    /// Returns key and certificates as one PEM text: a secret.
     pub fn pem(&self) -> String {
         self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// The private key alone, as PEM: a secret.
+    /// Returns the private key alone, as PEM: a secret.
     pub fn key_pem(&self) -> &str {
         &self.key
     }
 
-    /// The public key as the manager expects it: a point of P-256 as base64.
+    /// Returns the public key as the manager expects it: a point of P-256 as base64.
     pub fn public_key(&self) -> String {
         use base64::Engine;
         let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).0);
@@ -198,7 +196,7 @@ impl Identity {
         base64::engine::general_purpose::STANDARD.encode(&info[info.len().saturating_sub(POINT_BYTES)..])
     }
 
-    /// Takes over the certificate of `written`, which another process has requested for the same key.
+    /// Replaces the certificate by that of `written`, which another process has requested for the same key.
     ///
     /// # Errors
     /// [`IdentityError`] if `written` has another key or another authority.
@@ -242,7 +240,8 @@ impl ResolvesClientCert for Identity {
     }
 }
 
-/// Key and certificate for TLS, and the hash of the authority's certificate, which is the last one in `pem`.
+/// Returns key and certificate for TLS, and the hash of the authority's certificate, which is the last one in
+/// `pem`.
 fn certified(pem: &str) -> Result<(Arc<CertifiedKey>, Digest), IdentityError> {
     let wrong = |reason: String| IdentityError(reason);
     let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| wrong(e.to_string()))?;
@@ -258,7 +257,7 @@ fn certified(pem: &str) -> Result<(Arc<CertifiedKey>, Digest), IdentityError> {
     Ok((Arc::new(certified), authority))
 }
 
-/// The first PEM section of this kind, with its BEGIN and END lines.
+/// Returns the first PEM section of this kind, with its BEGIN and END lines.
 fn section(pem: &str, kind: &str) -> Option<String> {
     let (begin, end) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
     let rest = &pem[pem.find(&begin)?..];

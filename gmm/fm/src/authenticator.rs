@@ -1,5 +1,5 @@
-//! Admission of clients to the FM API: the server decides on it before it reads the first byte of MCTP, and checks it
-//! again for each message.
+//! Admission of clients to the FM API. The server decides on the admission before it reads the first byte of
+//! MCTP, and checks for each message that the client still has access.
 //!
 //! ```text
 //!   accept --> Authenticator: who is it? --> Answerer of that client --> is it still welcome? --> answer
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::answer::ClientAgreements;
 use super::header::ReturnCode;
 
-/// Answers the messages of one client; implemented by the manager, which answers in its own thread.
+/// Answers the messages of one client. The manager implements it, and answers in its own thread.
 pub trait Answerer: Clone + Send + Sync + 'static {
     /// Returns the response to a message (header and payload) to a switch, if it has one, and the agreements after it.
     /// `Err`: the return code for a message that cannot be answered at present.
@@ -25,7 +25,7 @@ pub trait Answerer: Clone + Send + Sync + 'static {
         message: Vec<u8>,
     ) -> impl Future<Output = Result<(ClientAgreements, Option<Vec<u8>>), ReturnCode>> + Send;
 
-    /// True while the client has access; otherwise its connection is closed.
+    /// Returns true while the client has access; otherwise its connection is closed.
     fn is_authorized(&self) -> bool {
         true
     }

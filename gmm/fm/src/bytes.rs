@@ -1,132 +1,96 @@
-//! Payloads as bytes: a [`Reader`] takes little-endian fields in sequence, a [`Writer`] appends them, and [`Payload`]
-//! combines the two for each request and response. Reserved bytes are skipped and written as zeros; the only possible
-//! error at this level is the length.
+//! Payloads as bytes: a [`Reader`] takes little-endian fields in sequence, a [`Writer`] appends them, and
+//! [`Payload`] combines the two for each request and response. Reserved bytes are skipped and written as
+//! zeros. The only possible error at this level is the length.
 
 /// A payload has fewer bytes than its fields need, or more (return code 16h, invalid payload length).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the payload's length does not fit the command: send as many bytes as its fields have")]
 pub struct WrongLength;
 
-/// Reads the fields of a payload one after the other.
+/// Reads the fields of a payload one after the other; numbers are little-endian. A method that reads fails
+/// with [`WrongLength`] if too few bytes are left.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// A reader that begins with the first of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// Takes the next `count` bytes.
-    ///
-    /// # Errors
-    /// [`WrongLength`] if fewer bytes are left; so do all methods here that read.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], WrongLength> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(WrongLength)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    /// The next `N` bytes as an array.
-    ///
-    /// # Errors
-    /// [`WrongLength`].
+    /// Takes the next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WrongLength> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or(WrongLength)?;
         self.rest = rest;
         Ok(*taken)
     }
 
-    /// Takes one byte as a number.
-    ///
-    /// # Errors
-    /// [`WrongLength`].
     pub fn u8(&mut self) -> Result<u8, WrongLength> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Takes two bytes, little-endian.
-    ///
-    /// # Errors
-    /// [`WrongLength`].
     pub fn u16(&mut self) -> Result<u16, WrongLength> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Takes four bytes, little-endian.
-    ///
-    /// # Errors
-    /// [`WrongLength`].
     pub fn u32(&mut self) -> Result<u32, WrongLength> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Takes eight bytes, little-endian.
-    ///
-    /// # Errors
-    /// [`WrongLength`].
     pub fn u64(&mut self) -> Result<u64, WrongLength> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// Skips `count` bytes, for reserved fields.
-    ///
-    /// # Errors
-    /// [`WrongLength`].
     pub fn skip(&mut self, count: usize) -> Result<(), WrongLength> {
         self.take(count).map(|_| ())
     }
 
-    /// Takes all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    /// True if no bytes are left.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// Takes `count` consecutive entries. Memory is allocated only for entries that are present.
-    ///
-    /// # Errors
-    /// [`WrongLength`].
     pub fn list<P: Payload>(&mut self, count: usize) -> Result<Vec<P>, WrongLength> {
         (0..count).map(|_| P::read(self)).collect()
     }
 }
 
-/// Appends fields to a payload, in little-endian order.
+/// Appends fields to a payload; numbers are little-endian.
 #[derive(Debug, Clone, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// Appends bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self
     }
 
-    /// Appends one byte.
     pub fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes(&[value])
     }
 
-    /// Appends two bytes, little-endian.
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    /// Appends four bytes, little-endian.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    /// Appends eight bytes, little-endian.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
@@ -137,19 +101,18 @@ impl Writer {
         self
     }
 
-    /// Appends the entries of a list, without their count.
+    /// Appends the entries of a list, without their number.
     pub fn list<P: Payload>(&mut self, entries: &[P]) -> &mut Self {
         entries.iter().for_each(|entry| entry.write(self));
         self
     }
 
-    /// The payload written until now.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Type whose fields are a request's or a response's payload, or an entry of a list in a payload.
+/// Type whose fields are the payload of a request or a response, or an entry of a list in a payload.
 pub trait Payload: Sized {
     /// Reads the fields in their order.
     ///
@@ -187,12 +150,12 @@ impl Payload for () {
     fn write(&self, _: &mut Writer) {}
 }
 
-/// Number of entries as one byte; 255 for longer lists, of which readers then read only 255 entries.
+/// Returns the number of entries as one byte. 255 for longer lists, of which readers then read only 255
+/// entries.
 pub(super) fn count_u8(count: usize) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-/// Number of entries as four bytes.
 pub fn count_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,5 @@
-//! Client of FM API endpoints of this manager or others: one connection, one request at a time, typed responses.
+//! Client of FM API endpoints of this manager or of others: one connection, one request at a time, typed
+//! responses.
 
 use std::time::Duration;
 
@@ -18,54 +19,30 @@ use super::opcode::{Effects, Opcode};
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of repetitions of a request whose response is Retry Required.
 const RETRIES: u32 = 4;
-/// Pause before a repetition.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum number of bytes read at once.
 const READ_BYTES: usize = 4096;
 
-/// Reason for which there is no response.
+/// Reason why a request has no successful response. `address` is the endpoint's as given, `HOST:PORT`, and
+/// `asked` the name of the command.
 #[derive(Debug, thiserror::Error)]
 pub enum FmClientError {
-    /// A connection cannot be made.
     #[error("no FM API endpoint at {address}: {source}; is it listening there (`gmm serve --fm-listen`)?")]
-    Unreachable {
-        /// Address as given, `HOST:PORT`.
-        address: String,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
-    /// The connection broke.
+    Unreachable { address: String, source: std::io::Error },
     #[error(
         "the connection to {address} broke while {asked} was asked: {source}; ask again, and where it asks for a certificate, have this client join (`gmm fm join`)"
     )]
-    Broken {
-        /// Address as given, `HOST:PORT`.
-        address: String,
-        /// Name of the command that was sent.
-        asked: String,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
-    /// The component answered with a return code that is no success.
+    Broken { address: String, asked: String, source: std::io::Error },
+    /// The component answered with a return code other than success.
     #[error("{address} refused {asked}: {code}{}", hint(*code))]
-    Refused {
-        /// Address as given, `HOST:PORT`.
-        address: String,
-        /// Name of the command that was sent.
-        asked: String,
-        /// Return code that the component gave.
-        code: ReturnCode,
-    },
+    Refused { address: String, asked: String, code: ReturnCode },
     /// The answer is no response to the request.
     #[error(
         "{address} answered {asked} with something else: {reason}; does it use the other dialect (--dialect)?"
     )]
     Protocol {
-        /// Address as given, `HOST:PORT`.
         address: String,
-        /// Name of the command that was sent.
         asked: String,
-        /// The defect of the response, as text.
+        /// Defect of the response, as text.
         reason: String,
     },
 }
@@ -85,7 +62,7 @@ fn hint(code: ReturnCode) -> &'static str {
     }
 }
 
-/// A response of any return code.
+/// Response with any return code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     /// Header of the response, which contains the return code.
@@ -108,7 +85,6 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug> ByteStream for S {}
 
-/// A connection to an FM API endpoint.
 #[derive(Debug)]
 pub struct FmClient {
     address: String,
@@ -124,7 +100,7 @@ impl FmClient {
     /// Connects over TCP without TLS to `address`, as in `127.0.0.1:2508`.
     ///
     /// # Errors
-    /// [`FmClientError::Unreachable`].
+    /// [`FmClientError::Unreachable`] if no endpoint accepts the connection in time.
     pub async fn connect(address: &str, dialect: Dialect) -> Result<Self, FmClientError> {
         let unreachable = |source| FmClientError::Unreachable { address: address.to_owned(), source };
         let connected = timeout(ANSWER_TIMEOUT, TcpStream::connect(address)).await;
@@ -133,15 +109,15 @@ impl FmClient {
         Ok(Self::over(stream, address, dialect))
     }
 
-    /// Makes a client over `stream`, which is connected to `address`.
+    /// Creates a client over `stream`, which is connected to `address`.
     pub fn over(stream: impl ByteStream + 'static, address: &str, dialect: Dialect) -> Self {
         let (reassembler, packetizer) = (Reassembler::new(MESSAGE_MAX), Packetizer::default());
         let (address, unread, stream) = (address.to_owned(), Vec::new(), Box::new(stream));
         Self { address, stream, dialect, reassembler, packetizer, unread, tag: 0 }
     }
 
-    /// Sends a request with a response of type `R`. Repeats it a few times if the response says so and repetition is
-    /// safe.
+    /// Sends a request with a response of type `R`. If the return code is Retry Required and a repetition is
+    /// safe, repeats the request a few times.
     ///
     /// # Errors
     /// [`FmClientError`]; [`FmClientError::Refused`] for every return code other than success and a started background
@@ -155,7 +131,7 @@ impl FmClient {
         self.ask_with(recipient, opcode, &request.to_bytes(), R::from_bytes).await
     }
 
-    /// As [`Self::ask`], for payloads whose encoding depends on the dialect.
+    /// Sends a request as [`Self::ask`] does, for payloads whose encoding depends on the dialect.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -179,7 +155,7 @@ impl FmClient {
             if !code.is_success() {
                 return Err(FmClientError::Refused { address: self.address.clone(), asked: asked(), code });
             }
-            // The payload is still empty if the command continues in the background.
+            // The payload is empty while the command continues in the background.
             return read(&response.payload).map_err(|error| FmClientError::Protocol {
                 address: self.address.clone(),
                 asked: asked(),
@@ -188,7 +164,7 @@ impl FmClient {
         }
     }
 
-    /// Status of the switch's present or latest background operation.
+    /// Returns the status of the switch's present or latest background operation.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -199,7 +175,7 @@ impl FmClient {
     /// Sends any bytes under any opcode. Returns the response, whatever its return code.
     ///
     /// # Errors
-    /// [`FmClientError`]. It is `Refused` only if the tunnel to a device is refused.
+    /// [`FmClientError`]; `Refused` only if the tunnel to a device is refused.
     pub async fn send(
         &mut self,
         recipient: Recipient,
@@ -275,7 +251,7 @@ impl FmClient {
                 Some(Ok(message)) if message.kind == TYPE_FM_API && message.envelope.tag == self.tag => {
                     return Ok(Ok(message.body));
                 }
-                // A late response to an earlier request, which has timed out.
+                // This is a late response to an earlier request, which has timed out.
                 Some(Ok(_)) => continue,
                 Some(Err(error)) => return Ok(Err(error)),
                 None => {}
@@ -290,7 +266,8 @@ impl FmClient {
     }
 }
 
-/// True if a command that was sent and not answered, and so may have been carried out, can safely be sent again.
+/// Returns true if a command that was sent and not answered, and so may have been carried out, can safely be
+/// sent again.
 fn is_repeatable(opcode: Opcode) -> bool {
     let starts_something = opcode.effects().contains(Effects::BACKGROUND);
     !starts_something && !matches!(opcode, Opcode::InitiateDcAdd | Opcode::InitiateDcRelease)

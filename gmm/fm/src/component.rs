@@ -9,7 +9,7 @@ pub const TYPE_SWITCH: u8 = 0;
 pub const TYPE_3: u8 = 3;
 /// The smallest response message limit: 256 bytes.
 pub const LIMIT_MIN: u8 = 8;
-/// Bytes of a log's identifier.
+/// Length of a log's identifier in bytes.
 pub(crate) const LOG_ID_BYTES: usize = 16;
 /// Identifier of the Command Effects Log: 0da9c0b5-bf41-4b78-8f79-96b1623b3f17.
 pub const COMMAND_EFFECTS_LOG: [u8; LOG_ID_BYTES] =
@@ -22,9 +22,7 @@ pub struct Identity {
     pub vendor: u16,
     /// PCI device id of the component.
     pub device: u16,
-    /// PCI subsystem vendor id.
     pub subsystem_vendor: u16,
-    /// PCI subsystem id.
     pub subsystem: u16,
     /// Serial number of the component, unique among those of its vendor.
     pub serial: u64,
@@ -56,7 +54,6 @@ impl Payload for Identity {
 /// Response to Background Operation Status (0002h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackgroundStatus {
-    /// True while an operation is under way.
     pub running: bool,
     /// Progress of the operation in percent, 0 to 100.
     pub percent: u8,
@@ -87,7 +84,7 @@ impl Payload for BackgroundStatus {
     }
 }
 
-/// Request of Set Response Message Limit (0004h), response of that and of Get (0003h).
+/// Request of Set Response Message Limit (0004h); response to Set and to Get Response Message Limit (0003h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseLimit {
     /// Binary logarithm of the longest response in bytes, header included.
@@ -107,7 +104,6 @@ impl Payload for ResponseLimit {
 /// One log of [`SupportedLogs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Identifier of the log.
     pub id: [u8; LOG_ID_BYTES],
     /// Size of the log in bytes.
     pub size: u32,

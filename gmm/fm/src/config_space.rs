@@ -1,5 +1,6 @@
-//! The 4 KiB of PCI configuration space of an LD, for Send LD CXL.io Configuration Request (5301h). They are derived
-//! from the LD's properties. Only the command register can be written; writes to anything else are refused.
+//! PCI configuration space of an LD, 4 KiB, for Send LD CXL.io Configuration Request (5301h). Its content is
+//! derived from the LD's properties. Only the command register can be written; writes to anything else are
+//! refused.
 //!
 //! | offset | content |
 //! |---|---|
@@ -13,7 +14,7 @@ use super::fabric::{Device, DeviceKind, LogicalDevice};
 use super::header::ReturnCode;
 use super::identity::{DEVICE_MEMORY, VENDOR};
 
-/// Bytes of a configuration space.
+/// Size of a configuration space in bytes.
 pub(crate) const CONFIG_BYTES: usize = 4096;
 
 /// Vendor id of the CXL Consortium, which marks its DVSECs.
@@ -29,19 +30,18 @@ const PCI_EXPRESS: usize = 0x40;
 const CXL_DEVICE: usize = 0x100;
 const REGISTER_LOCATOR: usize = 0x140;
 
-/// PCI configuration space of a function.
 #[derive(Debug, Clone)]
 pub struct ConfigSpace {
     bytes: Box<[u8; CONFIG_BYTES]>,
 }
 
 impl ConfigSpace {
-    /// The configuration space of `ld` on `device`, with `command` in the command register.
+    /// Returns the configuration space of `ld` on `device`, with `command` in the command register.
     pub fn new(device: &Device, ld: &LogicalDevice, command: u16) -> Self {
         let mut space = Self { bytes: Box::new([0; CONFIG_BYTES]) };
         space.put(0, header(command & COMMAND_WRITABLE));
         space.put(PCI_EXPRESS, pci_express());
-        // The one LD of a single logical device has all of its memory.
+        // The only LD of a single logical device has all of its memory.
         let memory = match device.kind {
             DeviceKind::Mld => ld.reserved.max(ld.capacity.iter().map(|capacity| capacity.bytes).sum()),
             DeviceKind::Sld => device.pool_bytes,
@@ -51,7 +51,8 @@ impl ConfigSpace {
         space
     }
 
-    /// The four bytes from `offset` on, with zeros for bytes that are not enabled. `None` beyond the end.
+    /// Returns the four bytes from `offset` on, with zeros for bytes that are not enabled; `None` beyond the
+    /// end.
     pub fn read(&self, offset: u16, byte_enables: u8) -> Option<[u8; 4]> {
         let offset = usize::from(offset);
         let mut data: [u8; 4] = self.bytes.get(offset..offset + 4)?.try_into().ok()?;
@@ -66,8 +67,8 @@ impl ConfigSpace {
     /// Writes those of the four bytes from `offset` on that are enabled and writable.
     ///
     /// # Errors
-    /// [`ReturnCode::InvalidInput`] beyond the end; [`ReturnCode::Unsupported`] if none of the bytes is writable, so
-    /// that the client does not take the write for carried out.
+    /// [`ReturnCode::InvalidInput`] beyond the end; [`ReturnCode::Unsupported`] if none of the bytes is
+    /// writable, because a success would suggest that the write had an effect.
     pub fn write(&mut self, offset: u16, byte_enables: u8, data: [u8; 4]) -> Result<(), ReturnCode> {
         let offset = usize::from(offset);
         self.bytes.get(offset..offset + 4).ok_or(ReturnCode::InvalidInput)?;
@@ -90,7 +91,6 @@ impl ConfigSpace {
         Ok(())
     }
 
-    /// Value of the command register, at offset 4.
     pub fn command(&self) -> u16 {
         u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]])
     }
@@ -105,7 +105,7 @@ fn header(command: u16) -> Vec<u8> {
     writer.u16(VENDOR).u16(DEVICE_MEMORY).u16(command).u16(STATUS_CAPABILITIES);
     // Revision, class, cache line size, latency timer, header type 0, self-test.
     writer.u8(0).bytes(&CLASS).reserved(4);
-    // BAR 0 has 64 bits; the other BARs do not exist. Then the CardBus pointer.
+    // BAR 0 has 64 bits, and the other BARs do not exist; the CardBus pointer follows.
     writer.u32(0b100).reserved(20).reserved(4);
     writer.u16(VENDOR).u16(DEVICE_MEMORY);
     // Expansion ROM, capabilities, interrupts.
@@ -122,7 +122,7 @@ fn pci_express() -> Vec<u8> {
     writer.finish()
 }
 
-/// The three headers of a DVSEC of the CXL Consortium.
+/// Appends the three headers of a DVSEC of the CXL Consortium.
 fn dvsec(writer: &mut Writer, next: usize, revision: u16, length: u16, id: u16) {
     let next = u16::try_from(next).unwrap_or(0);
     // Extended capability 0023h, version 1.
@@ -142,7 +142,7 @@ fn cxl_device(memory: u64, active: bool) -> Vec<u8> {
     let [low, high] = [memory as u32, (memory >> 32) as u32];
     let flags = 1 | u32::from(active) << 1;
     writer.u32(high).u32(low & 0xF000_0000 | flags).reserved(8);
-    // Range 2 is empty; capability 3.
+    // These bytes are range 2, which is empty, and capability 3.
     writer.reserved(20);
     writer.finish()
 }

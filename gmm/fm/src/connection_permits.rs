@@ -1,5 +1,5 @@
-//! Limit of simultaneous connections, and the choice of the connection that has to make room for another one. Decided
-//! without I/O; the time is an argument.
+//! Limit of simultaneous connections, and the choice of the connection that makes room for another one. The
+//! module does no I/O; the time is an argument.
 //!
 //! Silent clients stay connected as long as there is room. Otherwise, the connection that has been silent longest is
 //! closed, if it has been silent for [`YIELD_AFTER`]. A client from an address with fewer connections than another
@@ -16,13 +16,13 @@ use tokio::sync::Notify;
 /// Silence after which a client may be disconnected to make room for another.
 pub const YIELD_AFTER: Duration = Duration::from_secs(10);
 
-/// The permits of the open connections, by the connection's number; each has a signal that tells the connection to
+/// Permits of the open connections, by number of the connection. Each has a signal that makes the connection
 /// close.
 #[derive(Debug)]
 pub struct ConnectionPermits(Permits<IpAddr, Arc<Notify>, Instant>);
 
 impl ConnectionPermits {
-    /// A limit of `max` connections, none of them open.
+    /// Creates permits for at most `max` connections, none of which is open.
     pub fn new(max: usize) -> Self {
         Self(Permits::new(Policy { crowds: true, ..Policy::at_most(max) }))
     }
@@ -49,13 +49,12 @@ impl ConnectionPermits {
         self.0.set(number, silent_since(now));
     }
 
-    /// Frees the permit of a closed connection.
     pub fn leave(&mut self, number: u64) {
         self.0.remove(number);
     }
 }
 
-/// The entry of a connection that has been silent since `now`.
+/// Returns the entry of a connection that has been silent since `now`.
 fn silent_since(now: Instant) -> Option<Unused<Instant>> {
     Some(Unused { class: 0, rank: 0, from: now + YIELD_AFTER })
 }

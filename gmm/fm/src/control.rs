@@ -36,8 +36,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of a switch, without an id. Its UUID (version 8) is derived from the numbers of the fabric and the
-    /// switch.
+    /// Returns the endpoint of a switch, without an id. Its UUID (version 8) is derived from the numbers of
+    /// fabric and switch.
     pub fn of_switch(fabric: u64, switch: u32) -> Self {
         let mut uuid = [0; 16];
         let [first @ .., before_last, last] = fabric.to_be_bytes();
@@ -48,7 +48,8 @@ impl Endpoint {
         Self { eid: 0, uuid }
     }
 
-    /// The response to a control message (given without its type). `None` if it is not a request, or has no response.
+    /// Returns the response to a control message, given without its type; `None` if it is not a request or
+    /// has no response.
     pub fn answer(&mut self, body: &[u8]) -> Option<Vec<u8>> {
         let (&first, rest) = body.split_first()?;
         let (&command, data) = rest.split_first()?;
@@ -73,10 +74,10 @@ impl Endpoint {
                     2 => self.eid = 0,
                     _ => return Err(INVALID_DATA),
                 }
-                // Status accepted, the id, no pool of ids.
+                // The response: the id is accepted, and there is no pool of ids.
                 Ok(vec![0, self.eid, 0])
             }
-            // A simple endpoint with a dynamic id.
+            // The response: the id, and that this is a simple endpoint with a dynamic id.
             GET_EID => Ok(vec![self.eid, 0, 0]),
             GET_UUID => Ok(self.uuid.to_vec()),
             GET_VERSION => {

@@ -1,5 +1,5 @@
-//! Dynamic capacity commands (56xxh), which reach a memory node through the tunnel: capacity that is added to a host and
-//! released while it runs. A host is an LD here.
+//! Dynamic capacity commands (56xxh), which reach a memory node through the tunnel: capacity is added to a
+//! host and released while the host runs. A host is an LD here.
 
 use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, count_u32};
 
@@ -17,7 +17,7 @@ pub type Tag = [u8; TAG_BYTES];
 pub struct DcdInfo {
     /// Maximum number of hosts that can have capacity.
     pub hosts: u8,
-    /// Number of regions of each host.
+    /// Number of dynamic-capacity regions of each host.
     pub regions: u8,
     /// Selection policies for adding: bit n for policy n ([`selection`]).
     pub add_policies: u16,
@@ -81,7 +81,7 @@ impl Payload for GetHostRegions {
 pub struct DcRegion {
     /// First device address of the region.
     pub base: u64,
-    /// Address range set aside for the region, in units of [`CAPACITY_UNIT`].
+    /// Size of the address range reserved for the region, in units of [`CAPACITY_UNIT`].
     pub decode_length: u64,
     /// Usable bytes of the region.
     pub length: u64,
@@ -114,7 +114,6 @@ pub struct HostRegions {
     pub host: u16,
     /// Number of the host's regions, including those not returned.
     pub total: u8,
-    /// Configuration of the returned regions.
     pub regions: Vec<DcRegion>,
     /// Maximum number of extents that the device supports.
     pub extents_max: u32,
@@ -203,7 +202,7 @@ pub struct Extent {
     pub length: u64,
     /// Tag of the request that added the extent.
     pub tag: Tag,
-    /// Position among the extents of shared capacity; 0, since capacity is not shared.
+    /// Position among the extents of shared capacity; 0, because no capacity is shared.
     pub sequence: u16,
 }
 

@@ -6,11 +6,11 @@ use super::dcd::Extent;
 use super::physical_switch::PortState;
 use super::virtual_switch::VppbStatus;
 
-/// Bytes of a record.
+/// Length of a record in bytes.
 pub(crate) const RECORD_BYTES: usize = 128;
-/// Bytes of a record that are common to all kinds.
+/// Length in bytes of the part that all kinds of records have in common.
 const COMMON_BYTES: usize = 48;
-/// Bytes of the response to Get Event Records before the records.
+/// Length of the response to Get Event Records before the records, in bytes.
 pub(crate) const RECORDS_HEADER_BYTES: usize = 32;
 
 /// Identifies records about ports: 77cf9271-9c02-470b-9fe4-bc7b75f2da97.
@@ -43,17 +43,15 @@ impl Log {
     pub const ALL: [Self; 5] =
         [Self::Informational, Self::Warning, Self::Failure, Self::Fatal, Self::DynamicCapacity];
 
-    /// The log with this number; `None` above 4.
+    /// Returns the log with this number; `None` above 4.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Number of the log in requests.
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// Name of the log, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Informational => "informational",
@@ -65,7 +63,6 @@ impl Log {
     }
 }
 
-/// Content of an event record, by kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventContent {
     /// The link of a port changed; the port's new state.
@@ -114,7 +111,6 @@ pub struct EventRecord {
     pub severity: u8,
     /// Time of the event, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Content of the record, by kind.
     pub happening: EventContent,
 }
 
@@ -155,8 +151,8 @@ impl EventContent {
         let mut writer = Writer::default();
         match self {
             Self::Link(state) => {
-                // The same bytes as in Get Physical Port State, from the port's state on; 4 bytes for the slot follow
-                // the port number.
+                // The bytes of Get Physical Port State from the port's state on. Between port number and
+                // state, 4 bytes are for the slot.
                 let state_bytes = state.to_bytes();
                 writer.u8(state.port).u8(EVENT_TYPE_FIRST).reserved(3).bytes(&state_bytes[1..15]);
             }
@@ -164,7 +160,7 @@ impl EventContent {
                 writer.bytes(&[*vcs, *vppb, EVENT_TYPE_FIRST, status.number(), *port, *ld]);
             }
             Self::Capacity { change, host, extent, extents_free, tags_free } => {
-                // Flags 3: both counts at the end of the record are valid.
+                // Flags 3: the two numbers at the end of the record are valid.
                 writer.u8(*change).u8(3).u16(*host).reserved(4);
                 extent.write(&mut writer);
                 writer.reserved(24).u32(*extents_free).u32(*tags_free);

@@ -1,6 +1,6 @@
-//! Model of the FM API: a CXL switch with hosts above and memory devices below it, behind the trait [`Fabric`]. The
-//! code that answers commands does not depend on how the fabric is managed, and the management of the fabric does not
-//! depend on the byte format.
+//! Model of the FM API: a CXL switch with hosts above and memory devices below it, behind the trait
+//! [`Fabric`]. The code that answers commands does not depend on how the fabric is managed, and the
+//! management does not depend on the byte format.
 //!
 //! Here a compute node is a host (a virtual CXL switch), a memory node is a device (a physical port), and the part of a
 //! memory node that belongs to one compute node is a logical device.
@@ -16,18 +16,17 @@ use cxloe_fabric::hdm::Decoder;
 pub const DEVICES_MAX: u8 = 127;
 /// Maximum number of hosts on one switch: VCSs 0 to 126, at ports 127 to 253.
 pub const HOSTS_MAX: u8 = 127;
-/// Number of ports of one switch.
 pub const PORTS_MAX: u8 = DEVICES_MAX + HOSTS_MAX;
 /// Number of vPPBs of each VCS.
 pub const VPPBS_MAX: u8 = 127;
 /// Number of LDs of a multi-logical device.
 pub const LDS_MAX: u8 = 16;
-/// Maximum number of HDM decoders shown in registers: of a host's port, and of a device for each LD.
+/// Maximum number of HDM decoders in registers: of a host's port, and of a device for each LD.
 pub const DECODERS_MAX: u8 = 32;
 /// Maximum number of legs of regions in one LD, hence of its extents and tags.
 pub const EXTENTS_MAX: u32 = 65_536;
 
-/// Number of the upstream port of a VCS.
+/// Returns the number of the upstream port of a VCS.
 pub(crate) fn upstream_port(vcs: u8) -> u8 {
     DEVICES_MAX + vcs
 }
@@ -46,13 +45,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// The binding of `vppb`; `None` if the vPPB is free.
+    /// Returns the binding of `vppb`; `None` if the vPPB is free.
     pub fn slot(&self, vppb: u8) -> Option<&Slot> {
         self.slots.iter().find(|slot| slot.vppb == vppb)
     }
 }
 
-/// Binding of a vPPB, which may be under way or ending.
+/// Binding of a vPPB, which may still be in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     /// Number of the vPPB, below [`VPPBS_MAX`].
@@ -82,9 +81,7 @@ pub struct Device {
     pub port: u8,
     /// Allocation of the device: shared, or to one host.
     pub kind: DeviceKind,
-    /// True if the device is reachable.
     pub reachable: bool,
-    /// Serial number of the device.
     pub serial: u64,
     /// Number of the device's network ports, which count as the lanes of its link.
     pub lanes: u8,
@@ -107,7 +104,7 @@ impl Device {
         }
     }
 
-    /// The LD with this number. If it is not in [`Self::lds`], it has neither capacity nor a binding.
+    /// Returns the LD with this number. If it is not in [`Self::lds`], it has neither capacity nor a binding.
     ///
     /// # Errors
     /// [`ReturnCode::InvalidInput`] if the device cannot have an LD with that number. The number FFFFh means the only
@@ -126,17 +123,16 @@ impl Device {
 /// Part of a device that belongs to one host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogicalDevice {
-    /// Number of the LD (LD-ID).
+    /// LD-ID: 0 to 15.
     pub id: u8,
-    /// Bytes that are set aside for the LD, whether used or not.
+    /// Bytes that are reserved for the LD, whether used or not.
     pub reserved: u64,
-    /// True if the LD is bound to a host.
     pub bound: bool,
     /// Capacity that the host has on the device, by ascending address.
     pub capacity: Vec<Capacity>,
     /// Number that changes with each change of `capacity`.
     pub generation: u32,
-    /// The decoders with a target on this LD. Each base is relative to the address at which the host attaches the
+    /// Decoders with a target on this LD. Each base is relative to the address at which the host attaches the
     /// region.
     pub decoders: Vec<Decoder>,
 }
@@ -146,18 +142,17 @@ pub struct LogicalDevice {
 pub struct Capacity {
     /// First device address (CMem) of the capacity.
     pub dpa: u64,
-    /// Size in bytes.
     pub bytes: u64,
     /// Tag of the request that added the capacity.
     pub tag: Tag,
 }
 
-/// Condition of the release when unbinding.
+/// Condition on which a host releases an LD that is being unbound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unbind {
     /// Wait until the host has stopped.
     WaitLinkDown,
-    /// Ask the host to write back and release, and wait for that.
+    /// Ask the host to write back and release the LD, and wait until it has done so.
     Managed,
     /// Take the LD away at once.
     Surprise,
@@ -201,7 +196,6 @@ pub struct LogEntry {
     pub seq: u64,
     /// Time of the event, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// Content of the entry's record.
     pub happening: EventContent,
 }
 
@@ -214,107 +208,78 @@ pub struct EventLog {
     pub entries: Vec<LogEntry>,
 }
 
-/// One switch and everything at its ports. Reads are cheap and change nothing. A change is visible here at once; its
-/// effects on nodes follow in the background. The error of a method is the return code of the response.
+/// One switch and everything at its ports. Reads are cheap and change nothing. A change is visible here at
+/// once; its effects on nodes follow in the background. The error of a method is the return code of the
+/// response, other than success.
 pub trait Fabric {
-    /// Serial number of the switch.
     fn serial(&self) -> u64;
 
-    /// Every host, by ascending VCS number.
+    /// Returns every host, by ascending VCS number.
     fn hosts(&self) -> Vec<Host>;
 
-    /// The host of a virtual switch; `None` if it has none.
+    /// Returns the host of a virtual switch; `None` if it has none.
     fn host(&self, vcs: u8) -> Option<Host>;
 
-    /// Numbers of the ports that have a device, ascending.
+    /// Returns the numbers of the ports that have a device, ascending.
     fn devices(&self) -> Vec<u8>;
 
-    /// The device at a port; `None` if the port has none.
+    /// Returns the device at a port; `None` if the port has none.
     fn device(&self, port: u8) -> Option<Device>;
 
-    /// Return code for a request about a port without a device. Implementations may log the ports that have one.
+    /// Returns the return code for a request about a port without a device. Implementations may log the ports
+    /// that have one.
     fn no_device(&self, _port: u8) -> ReturnCode {
         ReturnCode::InvalidInput
     }
 
-    /// Return code for a request about a virtual switch without a host. Implementations may log the virtual switches
-    /// that have one.
+    /// Returns the return code for a request about a virtual switch without a host. Implementations may log
+    /// the virtual switches that have one.
     fn no_host(&self, _vcs: u8) -> ReturnCode {
         ReturnCode::InvalidInput
     }
 
-    /// The present or latest background operation of the switch.
+    /// Returns the present or latest background operation of the switch.
     fn operation(&self) -> Option<Operation>;
 
-    /// Quality of service of the device at `port`.
     fn qos(&self, port: u8) -> Qos;
 
-    /// Command register of an LD's configuration space: the value last written since the LD was bound.
+    /// Returns the value last written to the command register of an LD's configuration space since the LD was
+    /// bound.
     fn command_register(&self, port: u8, ld: u8) -> u16;
 
-    /// The entries of an event log of the switch or of a device.
+    /// Returns the entries of an event log of the switch or of a device that are not cleared.
     fn events(&self, source: LogSource, log: Log) -> EventLog;
 
     /// Starts to bind a free vPPB to an LD (`None`: to a single logical device).
-    ///
-    /// # Errors
-    /// A [`ReturnCode`] other than success, like all methods from here on.
     fn bind(&mut self, vcs: u8, vppb: u8, port: u8, ld: Option<u8>) -> Result<(), ReturnCode>;
 
     /// Starts to unbind a vPPB; `how` is the condition of the release.
-    ///
-    /// # Errors
-    /// A [`ReturnCode`].
     fn unbind(&mut self, vcs: u8, vppb: u8, how: Unbind) -> Result<(), ReturnCode>;
 
-    /// Aborts the background operation; no effect if none is under way.
-    ///
-    /// # Errors
-    /// A [`ReturnCode`].
+    /// Aborts the background operation. No effect if none is under way.
     fn abort(&mut self) -> Result<(), ReturnCode>;
 
     /// Generates an AER event at a vPPB; `error` has the bits of the AER registers.
-    ///
-    /// # Errors
-    /// A [`ReturnCode`].
     fn generate_aer(&mut self, vcs: u8, vppb: u8, error: u32) -> Result<(), ReturnCode>;
 
-    /// Holds a host in reset, or releases it.
-    ///
-    /// # Errors
-    /// A [`ReturnCode`].
+    /// Holds a host in reset (`true`), or releases it.
     fn hold(&mut self, vcs: u8, held: bool) -> Result<(), ReturnCode>;
 
-    /// Sets capacity aside for consecutive LDs, the first of which is `first`.
-    ///
-    /// # Errors
-    /// A [`ReturnCode`]; all LDs are then unchanged.
+    /// Reserves capacity for consecutive LDs, the first of which is `first`. After an error, all LDs are
+    /// unchanged.
     fn reserve(&mut self, port: u8, first: u8, bytes: &[u64]) -> Result<(), ReturnCode>;
 
-    /// Replaces the quality of service of a device.
-    ///
-    /// # Errors
-    /// A [`ReturnCode`].
     fn set_qos(&mut self, port: u8, qos: Qos) -> Result<(), ReturnCode>;
 
-    /// Stores a value for the command register of an LD's configuration space.
+    /// Stores what a client has written to the command register of an LD's configuration space.
     fn set_command_register(&mut self, port: u8, ld: u8, value: u16);
 
     /// Starts to add capacity to the host of an LD, under `tag` (all zeros: any tag).
-    ///
-    /// # Errors
-    /// A [`ReturnCode`].
     fn add_capacity(&mut self, port: u8, ld: u8, bytes: u64, tag: Tag) -> Result<(), ReturnCode>;
 
     /// Starts to release all capacity with `tag`; `forced`: without waiting for the host.
-    ///
-    /// # Errors
-    /// A [`ReturnCode`].
     fn release_capacity(&mut self, port: u8, ld: u8, tag: Tag, forced: bool) -> Result<(), ReturnCode>;
 
     /// Clears the entries of a log up to the number `through`.
-    ///
-    /// # Errors
-    /// A [`ReturnCode`].
     fn clear_events(&mut self, source: LogSource, log: Log, through: u64) -> Result<(), ReturnCode>;
 }

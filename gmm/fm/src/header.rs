@@ -21,12 +21,12 @@ use serde::{Deserialize, Serialize};
 
 use super::bytes::{Reader, WrongLength};
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub(crate) const HEADER_BYTES: usize = 12;
 /// The longest payload that a header can encode, in bytes.
 pub const LENGTH_MAX: usize = (1 << 21) - 1;
 
-/// Position of two fields within their bytes.
+/// Layout of a header: the position of two fields within their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
@@ -96,7 +96,6 @@ pub enum ReturnCode {
 }
 
 impl ReturnCode {
-    /// The return code with this number, as in a header.
     pub fn from_number(number: u16) -> Self {
         match number {
             0x00 => Self::Success,
@@ -113,7 +112,6 @@ impl ReturnCode {
         }
     }
 
-    /// Number of the return code, as in a header.
     pub fn number(self) -> u16 {
         match self {
             Self::Success => 0x00,
@@ -130,7 +128,7 @@ impl ReturnCode {
         }
     }
 
-    /// True if the command was carried out or is under way.
+    /// Returns true if the command was carried out or is under way.
     pub fn is_success(self) -> bool {
         matches!(self, Self::Success | Self::BackgroundStarted)
     }
@@ -160,10 +158,9 @@ impl From<WrongLength> for ReturnCode {
     }
 }
 
-/// The fields of a header, in either layout.
+/// Fields of a header, independent of the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Kind of the message: request or response.
     pub category: Category,
     /// Number that the requester chooses and the responder repeats.
     pub tag: u8,
@@ -180,13 +177,13 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of a request with `length` bytes of payload.
+    /// Returns the header of a request with `length` bytes of payload.
     pub fn request(tag: u8, opcode: u16, length: usize) -> Self {
         let (category, code) = (Category::Request, ReturnCode::Success);
         Self { category, tag, opcode, length, background: false, code, vendor: 0 }
     }
 
-    /// The header of a response, with tag and opcode of the request that has this header.
+    /// Returns the header of a response, with tag and opcode of the request that has this header.
     pub fn response(&self, code: ReturnCode, length: usize) -> Self {
         let background = code == ReturnCode::BackgroundStarted;
         Self { category: Category::Response, length, background, code, vendor: 0, ..*self }
@@ -213,7 +210,6 @@ impl Header {
         })
     }
 
-    /// Encodes the header in this layout.
     pub fn to_bytes(&self, dialect: Dialect) -> [u8; HEADER_BYTES] {
         let [o0, o1] = self.opcode.to_le_bytes();
         let [c0, c1] = self.code.number().to_le_bytes();
@@ -226,7 +222,7 @@ impl Header {
         [category, self.tag, 0, o0, o1, low, high, top, c0, c1, v0, v1]
     }
 
-    /// The header and `payload` as one message.
+    /// Returns the header and `payload` as one message.
     pub fn with(&self, payload: &[u8], dialect: Dialect) -> Vec<u8> {
         [&self.to_bytes(dialect), payload].concat()
     }

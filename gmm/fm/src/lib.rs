@@ -4,7 +4,7 @@
 //! as CXL switches with hosts and memory devices.
 //!
 //! ```text
-//!   TCP --> mctp: packets to messages --> answer --> Fabric: the switch, seen from here
+//!   TCP --> mctp: packets to messages --> answer --> Fabric: model of the switch
 //!   TCP <-- mctp: messages to packets <-----'            |
 //!                                                   implementation of Fabric: the manager
 //! ```

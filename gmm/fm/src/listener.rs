@@ -39,20 +39,19 @@ pub(crate) const ANSWER_WITHIN_DEFAULT: Duration = Duration::from_millis(40);
 pub(crate) const READ_WITHIN_DEFAULT: Duration = Duration::from_secs(5);
 /// Default time after which a connection without requests is closed.
 pub(crate) const IDLE_WITHIN_DEFAULT: Duration = Duration::from_secs(300);
-/// Time-out of a client's identification.
+/// Time-out for the admission of a client.
 pub(crate) const ADMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum pause of a client within a message.
 pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Consecutive malformed messages after which a connection is closed.
 const FAULTS_MAX: u32 = 32;
-/// Maximum number of bytes read at once.
 const READ_BYTES: usize = 64 * super::mctp::PACKET_BYTES;
-/// Size of the kernel's send buffer per connection, in bytes: for responses that a client does not read.
+/// Size of the kernel's send buffer per connection, in bytes. It holds responses that a client has not read
+/// yet.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Pause after a failed accept, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Configuration of the FM API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FmConfig {
     /// Address of the first switch; the other switches have the following ports. With port 0, each switch gets a free
@@ -76,7 +75,7 @@ pub struct FmConfig {
 }
 
 impl FmConfig {
-    /// A configuration with one switch at `listen`, and defaults otherwise.
+    /// Returns a configuration with one switch at `listen`, and defaults otherwise.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -91,22 +90,19 @@ impl FmConfig {
     }
 }
 
-/// Reason for which the FM API cannot be served.
+/// Reason why the FM API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum FmListenError {
-    /// An address cannot be listened on.
     #[error(
         "cannot listen on {address} for FM API clients of switch {switch}: {source}; give another address with --fm-listen"
     )]
     Listen {
-        /// Address that the switch should listen on.
         address: SocketAddr,
         /// Number of the switch, from 0.
         switch: u16,
-        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// There are not enough ports.
+    /// The port of the last switch would be above 65535.
     #[error(
         "{switches} switches do not fit from port {port} on: give a lower one with --fm-listen, or fewer with --fm-switches"
     )]
@@ -118,7 +114,7 @@ pub enum FmListenError {
     },
 }
 
-/// The running FM API server: its drop closes all listeners and connections.
+/// Running FM API server. When it is dropped, all listeners and connections close.
 #[derive(Debug)]
 pub struct FmListener {
     addresses: Vec<SocketAddr>,
@@ -162,7 +158,7 @@ impl FmListener {
         Ok(Self { addresses, switches })
     }
 
-    /// The listen address of each switch, by the switch's number.
+    /// Returns the listen address of each switch, by the switch's number.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -186,12 +182,12 @@ struct ListenerContext<D> {
     kept: Arc<Mutex<SettingsStore>>,
 }
 
-/// Locks data that stays consistent even after a panic of a holder.
+/// Locks data that stays consistent even if a thread panics while it holds the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection's permit, freed by drop.
+/// Permit of a connection, which is freed when the slot is dropped.
 struct ClientSlot {
     number: u64,
     leave: Arc<Notify>,
@@ -215,6 +211,7 @@ impl<D: Authenticator> ListenerContext<D> {
     async fn serve(self, listener: TcpListener) {
         let mut connections = JoinSet::new();
         loop {
+            // Results of ended connections must not accumulate.
             while connections.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, peer)) => match ClientSlot::take(&self.places, peer.ip()) {
@@ -276,7 +273,6 @@ impl<D: Authenticator> ListenerContext<D> {
     }
 }
 
-/// Reason for which the server closes a connection.
 #[derive(Debug, thiserror::Error)]
 enum CloseReason {
     #[error("{0}")]
@@ -297,7 +293,6 @@ enum CloseReason {
     Garbage(PacketError),
 }
 
-/// State of one connection: transport, reassembly, agreements.
 struct Conversation<D: Authenticator> {
     entrance: ListenerContext<D>,
     answerer: D::Answerer,
@@ -319,7 +314,7 @@ impl<D: Authenticator> Conversation<D> {
         Self { entrance, answerer, peer, stream, reassembler, packetizer, endpoint, session, faults: 0 }
     }
 
-    /// Reads the settings that clients at this address have made, also over other connections.
+    /// Applies the settings that clients at this address have made, also over other connections.
     fn take_over_settings(&mut self) -> ClientSettings {
         let settings = lock(&self.entrance.kept).of(self.entrance.switch, self.peer);
         (self.endpoint.eid, self.session.response_limit) = (settings.eid, settings.response_limit);
@@ -333,7 +328,7 @@ impl<D: Authenticator> Conversation<D> {
         }
     }
 
-    /// The response to a received message; `None` if the message has none.
+    /// Returns the response to a received message; `None` if the message has none.
     async fn respond(
         &mut self,
         received: Result<MctpMessage, PacketError>,
@@ -383,6 +378,7 @@ impl<D: Authenticator> Conversation<D> {
                 return response;
             }
             Ok(Err(code)) => code,
+            // The manager is busy: the client is asked to repeat the request.
             Err(_) => ReturnCode::RetryRequired,
         };
         answer::refuse(self.session.dialect, message, code)
@@ -397,7 +393,7 @@ fn reply(request: &MctpMessage, body: Vec<u8>) -> MctpMessage {
     MctpMessage { envelope: request.envelope.back(), kind: request.kind, body }
 }
 
-/// Sets socket options that improve latency; failures are ignored.
+/// Sets options of the socket. A failure is ignored, because the connection works without them.
 fn prepare(stream: &TcpStream) {
     let keep_alive = setsockopt(stream, sockopt::KeepAlive, &true);
     let send_buffer = setsockopt(stream, sockopt::SndBuf, &SEND_BUFFER_BYTES);

@@ -7,16 +7,14 @@
 //!
 //! Both ends of a connection use both types. The module does no I/O: bytes go in, messages come out.
 //!
-//! The first packet of a message (SOM) starts with the message type, so it carries 63 bytes of the message; each
-//! following one carries 64, and the last (EOM) is padded. Sequence numbers count modulo 4; within a message a gap is
-//! an error, between messages it is not, so that a client that starts each message at 0 works as well. Some clients
-//! send one packet too few if a message is a multiple of 64 bytes: the message is what has arrived by its EOM.
+//! The first packet of a message (SOM) starts with the message type, so it carries 63 bytes of the message;
+//! each following one carries 64, and the last (EOM) is padded. Sequence numbers count modulo 4. A gap within
+//! a message is an error. Between messages a gap is allowed, so that a client that starts each message at 0
+//! works as well. Some clients send one packet too few if a message is a multiple of 64 bytes: the message is
+//! what has arrived by its EOM.
 
-/// Bytes of a packet.
 pub(crate) const PACKET_BYTES: usize = 68;
-/// Bytes of a packet's header.
 pub(crate) const HEADER_BYTES: usize = 4;
-/// Bytes of a packet's content.
 pub(crate) const CONTENT_BYTES: usize = PACKET_BYTES - HEADER_BYTES;
 
 const VERSION: u8 = 1;
@@ -48,12 +46,12 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// The envelope of a request: the sender owns the tag.
+    /// Returns the envelope of a request: the sender owns the tag.
     pub fn request(tag: u8) -> Self {
         Self { destination: 0, source: 0, tag_owner: true, tag: tag & TAG_MASK }
     }
 
-    /// The envelope of the response to a message with this envelope.
+    /// Returns the envelope of the response to a message with this envelope.
     pub fn back(self) -> Self {
         Self { destination: self.source, source: self.destination, tag_owner: false, tag: self.tag }
     }
@@ -62,7 +60,6 @@ impl Envelope {
 /// One MCTP message, of one or more packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MctpMessage {
-    /// Sender, receiver and tag of the message.
     pub envelope: Envelope,
     /// Message type, such as [`TYPE_FM_API`]. Bit 7 (integrity check) is part of the type and is not used.
     pub kind: u8,
@@ -84,15 +81,14 @@ pub enum PacketError {
         /// Sequence number that the packet has.
         got: u8,
     },
-    /// A packet of a message whose beginning is missing.
+    /// The first packet of the message is missing.
     #[error("a packet continues a message that was never begun: it is dropped, send the message again")]
     NoStart,
-    /// A message exceeds the limit.
     #[error("a message is longer than {limit} bytes: it is dropped, send shorter ones")]
     TooLong {
         /// Maximum length of a message, in bytes.
         limit: usize,
-        /// The part of the message received until then.
+        /// The part of the message that was received before the limit.
         start: Box<MctpMessage>,
     },
 }
@@ -118,7 +114,7 @@ pub struct Reassembler {
 }
 
 impl Reassembler {
-    /// A reassembler for messages of at most `limit` bytes, not counting the type.
+    /// Creates a reassembler for messages of at most `limit` bytes, not counting the type.
     pub fn new(limit: usize) -> Self {
         Self { packet: [0; PACKET_BYTES], filled: 0, progress: Progress::Idle, limit }
     }
@@ -143,7 +139,7 @@ impl Reassembler {
         None
     }
 
-    /// True if a message or a packet has arrived only in part.
+    /// Returns true if a message or a packet has arrived only in part.
     pub fn is_incomplete(&self) -> bool {
         self.filled > 0 || matches!(self.progress, Progress::Message(..))
     }
@@ -160,7 +156,7 @@ impl Reassembler {
             return Err(PacketError::Version(*version));
         }
         let message = match (progress, som) {
-            // An unfinished message is dropped.
+            // A new message begins: the unfinished one, if any, is dropped.
             (_, true) => {
                 let (tag_owner, tag) = (flags & TAG_OWNER != 0, flags & TAG_MASK);
                 let envelope = Envelope { destination: *destination, source: *source, tag_owner, tag };
@@ -203,7 +199,8 @@ pub struct Packetizer {
 }
 
 impl Packetizer {
-    /// The packets of a message. They must be sent with one write, since clients expect a whole packet per read.
+    /// Returns the packets of a message. They must be sent with one write, because clients expect a whole
+    /// packet per read.
     pub fn packets(&mut self, message: &MctpMessage) -> Vec<u8> {
         let Envelope { destination, source, tag_owner, tag } = message.envelope;
         let flags = tag & TAG_MASK | if tag_owner { TAG_OWNER } else { 0 };

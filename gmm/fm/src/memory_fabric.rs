@@ -1,5 +1,5 @@
-//! A fabric in memory, for tests and fuzzing of the FM API. Changes are complete at once, except for bindings, which a
-//! test completes.
+//! A fabric in memory, for tests and fuzzing of the FM API. Changes are complete at once, except for bindings
+//! and unbindings, which a test completes.
 
 use crate::dcd::Tag;
 use crate::event_record::Log;
@@ -7,9 +7,7 @@ use crate::fabric::*;
 use crate::header::ReturnCode;
 use crate::opcode::Opcode;
 
-/// A mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
-/// A gibibyte, in bytes.
 pub const GIB: u64 = 1 << 30;
 
 /// A switch with an MLD of 4 GiB at port 0, an SLD of 1 GiB at port 3, and the hosts 0 and 2; host 2 is not reachable.
@@ -42,7 +40,6 @@ impl Default for MemoryFabric {
 }
 
 impl MemoryFabric {
-    /// The fabric described above, with nothing bound.
     pub fn new() -> Self {
         let mld = Device {
             port: 0,
@@ -83,7 +80,7 @@ impl MemoryFabric {
         Err(code)
     }
 
-    /// The LD with this id of the device at `port`, added if it does not exist.
+    /// Returns the LD with this id of the device at `port`, which is added if it does not exist.
     pub fn ld(&mut self, port: u8, id: u8) -> &mut LogicalDevice {
         let device = self.devices.iter_mut().find(|device| device.port == port).unwrap();
         if !device.lds.iter().any(|ld| ld.id == id) {
@@ -97,7 +94,7 @@ impl MemoryFabric {
         &mut self.hosts.iter_mut().find(|host| host.vcs == vcs).unwrap().slots
     }
 
-    /// Ends the background operation with this result.
+    /// Ends the background operation, and the binding or unbinding of its vPPB, with this result.
     pub fn finish(&mut self, outcome: ReturnCode) {
         let operation = self.operation.as_mut().unwrap();
         (operation.percent, operation.outcome) = (100, Some(outcome));

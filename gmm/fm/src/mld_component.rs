@@ -1,5 +1,5 @@
-//! MLD component commands (54xxh), which reach a memory node through the tunnel: its LDs, the capacity set aside for
-//! each, and its quality of service.
+//! MLD component commands (54xxh), which reach a memory node through the tunnel: its LDs, the capacity
+//! reserved for each, and its quality of service.
 
 use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 

@@ -32,7 +32,6 @@ impl Tunnel {
         Ok(Self { port, target, message: inner(&mut reader, size, dialect)? })
     }
 
-    /// Encodes the request in this dialect.
     pub fn to_bytes(&self, dialect: Dialect) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u8(self.port).u8(self.target).u16(size(&self.message, dialect));
@@ -60,7 +59,6 @@ impl Tunnelled {
         Ok(Self { message: inner(&mut reader, size, dialect)? })
     }
 
-    /// Encodes the response in this dialect.
     pub fn to_bytes(&self, dialect: Dialect) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u16(size(&self.message, dialect)).reserved(2);
@@ -69,7 +67,8 @@ impl Tunnelled {
     }
 }
 
-/// The tunnelled message of `size` bytes, without the message type, which some dialects include in the size.
+/// Returns the tunnelled message of `size` bytes without the message type, which one dialect includes in the
+/// size.
 fn inner(reader: &mut Reader<'_>, size: u16, dialect: Dialect) -> Result<Vec<u8>, WrongLength> {
     let message = reader.take(size.into())?;
     match dialect {

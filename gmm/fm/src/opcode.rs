@@ -1,4 +1,4 @@
-//! The supported commands: opcodes, names, effects (Command Effects Log) and components.
+//! Supported commands of the FM API: opcodes, names, effects (Command Effects Log) and components.
 
 use std::fmt;
 
@@ -9,7 +9,6 @@ use super::bytes::{Payload, Reader, Writer, WrongLength};
 pub struct Effects(pub u16);
 
 impl Effects {
-    /// No effects.
     pub const NONE: Self = Self(0);
     /// The configuration changes after a cold reset.
     pub(crate) const CONFIG_AFTER_RESET: Self = Self(1 << 0);
@@ -39,12 +38,11 @@ impl Effects {
         (Self::ABORTABLE, "can be aborted"),
     ];
 
-    /// The effects in either set.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// True if all effects of `other` are in this set.
+    /// Returns true if all effects of `other` are in this set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -148,7 +146,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// The command with this number; `None` if it is not supported.
+    /// Returns the command with this number; `None` if it is not supported.
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.iter().copied().find(|opcode| opcode.number() == number)
     }
@@ -158,7 +156,6 @@ impl Opcode {
         self as u16
     }
 
-    /// True if `component` supports the command.
     pub fn is_of(self, component: Component) -> bool {
         matches!(
             (self.home(), component),
@@ -173,14 +170,12 @@ impl Opcode {
 /// One entry of a Command Effects Log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandEffect {
-    /// Opcode of the command.
     pub opcode: u16,
-    /// Effects of the command.
     pub effects: Effects,
 }
 
 impl CommandEffect {
-    /// The Command Effects Log of a component: an entry for every command that it supports.
+    /// Returns the Command Effects Log of a component: an entry for every command that it supports.
     pub fn log_of(component: Component) -> Vec<Self> {
         let carried_out = Opcode::ALL.iter().filter(|opcode| opcode.is_of(component));
         carried_out.map(|opcode| Self { opcode: opcode.number(), effects: opcode.effects() }).collect()

@@ -2,7 +2,7 @@
 
 use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 
-/// Bytes of a bitmap with one bit for each port or VCS.
+/// Length in bytes of a bitmap with one bit for each port or VCS.
 pub(crate) const BITMAP_BYTES: usize = 32;
 
 /// Set of ids from 0 to 255, one bit each.
@@ -10,12 +10,11 @@ pub(crate) const BITMAP_BYTES: usize = 32;
 pub struct Bitmap(pub [u8; BITMAP_BYTES]);
 
 impl Bitmap {
-    /// True if the bit of `id` is set.
     pub fn contains(&self, id: u8) -> bool {
         self.0[usize::from(id / 8)] & 1 << (id % 8) != 0
     }
 
-    /// The ids whose bits are set, ascending.
+    /// Returns the ids whose bits are set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u8> + '_ {
         (0..=u8::MAX).filter(|id| self.contains(*id))
     }
@@ -81,7 +80,8 @@ pub struct GetPortState {
 }
 
 impl Payload for GetPortState {
-    /// Decodes a request; ignores bytes after the last port, since one client always sends room for 255 ports.
+    /// Decodes a request. Bytes after the last port are ignored, because one client always sends room for 255
+    /// ports.
     fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
         let count = reader.u8()?;
         let ports = reader.take(count.into())?.to_vec();

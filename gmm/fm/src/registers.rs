@@ -16,7 +16,7 @@ use super::bytes::Writer;
 use super::fabric::DECODERS_MAX;
 use cxloe_fabric::hdm::{Control, Decoder, TargetType};
 
-/// Bytes of the component registers.
+/// Size of the component registers in bytes.
 pub(crate) const REGISTERS_BYTES: usize = 64 << 10;
 
 /// Offset of the CXL.cache and CXL.mem registers.
@@ -33,7 +33,7 @@ const COUNT_32: u32 = 12;
 /// Global control register: decoders are enabled.
 const ENABLE: u32 = 1 << 1;
 
-/// The `length` bytes from `offset` on; `None` if they exceed the registers.
+/// Returns `length` bytes from `offset` on; `None` if they exceed the registers.
 pub fn read(decoders: &[Decoder], offset: u64, length: usize) -> Option<Vec<u8>> {
     let offset = usize::try_from(offset).ok()?;
     let end = offset.checked_add(length).filter(|end| *end <= REGISTERS_BYTES)?;
@@ -42,7 +42,7 @@ pub fn read(decoders: &[Decoder], offset: u64, length: usize) -> Option<Vec<u8>>
     Some((offset..end).map(at).collect())
 }
 
-/// All registers up to the last one that is not 0.
+/// Returns all registers up to the last one that is not 0.
 fn registers(decoders: &[Decoder]) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.reserved(PRIMARY);

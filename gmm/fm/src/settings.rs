@@ -1,7 +1,8 @@
-//! Settings made by clients: an endpoint's id, and the longest response. A client that opens a connection for each
-//! command expects its settings to last, and the responses to another client must not be truncated because of them. So
-//! the settings apply at one switch to all connections from one address, until the process ends: MCTP regards a
-//! connection as a bus with two ends, and the address identifies the other end.
+//! Settings made by clients: an endpoint's id, and the longest response. A client that opens a connection for
+//! each command expects its settings to last, while the responses to another client must not be truncated
+//! because of them. The settings therefore apply at one switch to all connections from one address, until the
+//! process ends. MCTP regards a connection as a bus with two ends, and the address identifies the client's
+//! end.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,17 +31,16 @@ impl Default for ClientSettings {
 #[derive(Debug, Default)]
 pub struct SettingsStore {
     settings: BTreeMap<(u32, IpAddr), (ClientSettings, u64)>,
-    /// Number of settings made until now; it orders them by age.
+    /// Number of settings made until now, which orders them by age.
     count: u64,
 }
 
 impl SettingsStore {
-    /// The settings of clients at address `peer`; defaults if they have made none.
+    /// Returns the settings of clients at address `peer`; defaults if they have made none.
     pub fn of(&self, switch: u32, peer: IpAddr) -> ClientSettings {
         self.settings.get(&(switch, peer.to_canonical())).map(|(settings, _)| *settings).unwrap_or_default()
     }
 
-    /// Replaces the settings of clients at `peer` for `switch`.
     pub fn set(&mut self, switch: u32, peer: IpAddr, settings: ClientSettings) {
         let place = (switch, peer.to_canonical());
         if settings == ClientSettings::default() {

@@ -11,7 +11,7 @@ const SPELLED_OUT: &str = "dc-";
 const FNV_OFFSET: u128 = 0x6C62_272E_07BB_0142_62B8_2175_6295_C58D;
 const FNV_PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
 
-/// The tag for capacity that belongs to the region with this name.
+/// Returns the tag for capacity that belongs to the region with this name.
 pub fn of(name: &Name) -> Tag {
     let text = name.as_str();
     if let Some(tag) = text.strip_prefix(SPELLED_OUT).and_then(from_hexadecimal) {
@@ -20,7 +20,7 @@ pub fn of(name: &Name) -> Tag {
     let mut tag = Tag::default();
     match tag.get_mut(..text.len()) {
         Some(start) => start.copy_from_slice(text.as_bytes()),
-        // A name that is too long for a tag and does not contain one: its tag is a hash.
+        // A name that is too long for a tag, and does not contain one, has its hash for a tag.
         None => {
             let hash =
                 text.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(FNV_PRIME));
@@ -30,7 +30,7 @@ pub fn of(name: &Name) -> Tag {
     tag
 }
 
-/// The name of the region with this tag; `None` for zeros, which mean no tag.
+/// Returns the name of the region with this tag; `None` for zeros, which mean no tag.
 pub fn name_of(tag: &Tag) -> Option<Name> {
     let end = tag.iter().rposition(|byte| *byte != 0)? + 1;
     let text = std::str::from_utf8(&tag[..end]).ok().and_then(|text| Name::new(text).ok());

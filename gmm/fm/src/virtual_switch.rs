@@ -46,7 +46,6 @@ pub enum VppbStatus {
 }
 
 impl VppbStatus {
-    /// The status with this number.
     pub fn from_number(number: u8) -> Self {
         match number {
             0 => Self::Unbound,
@@ -57,7 +56,6 @@ impl VppbStatus {
         }
     }
 
-    /// Number of the status in a response.
     pub fn number(self) -> u8 {
         match self {
             Self::Unbound => 0,
@@ -81,7 +79,7 @@ pub struct Vppb {
 }
 
 impl Vppb {
-    /// The entry of a free vPPB.
+    /// Entry of a free vPPB.
     pub const UNBOUND: Self = Self { status: VppbStatus::Unbound, port: 0, ld: NO_LD };
 }
 
@@ -129,7 +127,7 @@ pub struct VirtualSwitches {
 }
 
 impl VirtualSwitches {
-    /// Number of returned vPPBs per VCS. The response does not contain this number: it follows from the request.
+    /// Returns the number of returned vPPBs per VCS. It is not in the response, but follows from the request.
     pub fn vppb_count(request: &GetVirtualSwitches, vppb_total: u8) -> u8 {
         request.vppb_limit.min(vppb_total.saturating_sub(request.first_vppb))
     }
@@ -137,7 +135,7 @@ impl VirtualSwitches {
     /// Decodes the response to `request`.
     ///
     /// # Errors
-    /// [`WrongLength`].
+    /// [`WrongLength`] if `bytes` do not have the length that follows from the request.
     pub fn from_bytes(bytes: &[u8], request: &GetVirtualSwitches) -> Result<Self, WrongLength> {
         let mut reader = Reader::new(bytes);
         let count = reader.u8()?;
@@ -151,7 +149,6 @@ impl VirtualSwitches {
         if reader.is_empty() { Ok(Self { switches }) } else { Err(WrongLength) }
     }
 
-    /// Encodes the response.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u8(count_u8(self.switches.len())).reserved(3);

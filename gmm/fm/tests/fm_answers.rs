@@ -27,26 +27,27 @@ fn unknown_commands_and_broken_messages_are_answered() {
         bench.refuses(opcode, "0102", UNSUPPORTED);
         bench.device_refuses(opcode, "", UNSUPPORTED);
     }
-    // Commands that only the other kind of component supports.
+    // A component must refuse commands that only the other kind of component supports.
     bench.refuses(0x5400, "", UNSUPPORTED);
     bench.device_refuses(0x0005, "", UNSUPPORTED);
     bench.device_refuses(0x5100, "", UNSUPPORTED);
     bench.device_refuses(0x5300, "", UNSUPPORTED);
     assert_eq!(bench.tunnel(3, 0x5400, ""), (UNSUPPORTED, vec![]), "an SLD has no LDs");
-    // A response is not answered; a truncated header is.
+    // A message that is a response gets no answer; a request with a truncated header does.
     assert_eq!(bench.raw(&hex("10 00 00 01 00 00 00 00 00 00 00 00")), None);
     assert_eq!(bench.raw(&hex("00 07 00")), Some(hex("10 07 00 00 00 00 00 00 03 00 00 00")));
     assert_eq!(bench.raw(&[]), Some(hex("10 00 00 00 00 00 00 00 03 00 00 00")));
-    // The header states more payload than there is.
+    // The header states more payload than the message has.
     let short = hex("00 07 00 04 00 53 00 00 00 00 00 00 0A");
     assert_eq!(bench.raw(&short), Some(hex("10 07 00 04 00 00 00 00 16 00 00 00")));
     let huge = hex("00 07 00 04 00 01 FF F8 00 00 00 00 0A");
     assert_eq!(bench.raw(&huge), Some(hex("10 07 00 04 00 00 00 00 16 00 00 00")));
-    // Padding is ignored.
+    // Padding after the payload is ignored.
     let padded = hex("00 07 00 02 51 02 00 00 00 00 00 00 7F 00 55 55 55");
     assert_eq!(bench.raw(&padded), Some(hex("10 07 00 02 51 00 00 00 00 00 00 00")));
     assert!(bench.fabric.hosts[0].held);
-    // A message of 64 bytes takes two packets; one client sends only the first: the missing byte counts as zero.
+    // A message of 64 bytes takes two packets, and one client sends only the first: the missing byte counts
+    // as 0.
     let ids = "00".repeat(51);
     let message = hex(&format!("00 07 00 01 51 34 00 00 00 00 00 00 33 {ids}"));
     assert_eq!(message.len(), 64);
@@ -68,10 +69,10 @@ fn the_other_dialect() {
         bench.raw(&hex("00 07 00 03 00 00 00 00 00 00 00 00")),
         Some(hex("01 07 00 03 00 01 00 00 00 00 00 00 11"))
     );
-    // Bind starts a background operation: bit 7.
+    // Bind vPPB starts a background operation, which bit 7 shows in this dialect.
     let bind = hex("00 08 00 01 52 06 00 00 00 00 00 00  00 01 00 00 0500");
     assert_eq!(bench.raw(&bind), Some(hex("01 08 00 01 52 00 00 80 01 00 00 00")));
-    // A tunnelled message has no type byte.
+    // In this dialect, a tunnelled message has no type byte.
     let tunnelled =
         hex("00 09 00 00 53 10 00 00 00 00 00 00  00 00 0C00  00 01 00 05 54 00 00 00 00 00 00 00");
     let response = "01 09 00 00 53 11 00 00 00 00 00 00  0D00 0000  01 01 00 05 54 01 00 00 00 00 00 00 0C";
@@ -88,7 +89,7 @@ fn response_limits() {
         bench.refuses(0x0004, n, INVALID);
     }
     bench.refuses(0x0004, "", LENGTH);
-    // 256 bytes: a header and 244 more. The rest is returned by the next request.
+    // A limit of 256 bytes leaves 244 for the payload: a request for 245 bytes of a log is refused.
     bench.refuses(0x0401, "0da9c0b5bf414b788f7996b1623b3f17 00000000 F5000000", INVALID);
     bench.fabric.devices = (0..40).map(|port| Device { port, ..bench.fabric.devices[0].clone() }).collect();
     let ports: String = (0..40).map(|port| format!("{port:02x}")).collect();
@@ -118,8 +119,8 @@ fn the_command_effects_log_lists_what_is_answered() {
         assert_eq!((code, log.len() as u32), (0, size));
         let entries: Vec<CommandEffect> =
             log.chunks(4).map(|entry| CommandEffect::from_bytes(entry).unwrap()).collect();
-        // Exactly the listed commands are supported: a payload too long is a wrong length, unless the command is
-        // unknown.
+        // Exactly the listed commands are supported. With a payload that is too long, these give a wrong
+        // length, and unknown commands give Unsupported.
         let too_long = "00".repeat(64);
         for opcode in 0..=0x5700 {
             let listed = entries.iter().any(|entry| entry.opcode == opcode);
@@ -145,7 +146,7 @@ fn the_command_effects_log_lists_what_is_answered() {
 #[test]
 fn ports_and_their_reset() {
     let mut bench = Conversation::new();
-    // Ports 0, 3, 127, 129; VCSs 0 and 2.
+    // These bitmaps have ports 0, 3, 127 and 129, and VCSs 0 and 2.
     let (ports, switches) =
         (format!("09 {} 80 02 {}", "00".repeat(14), "00".repeat(15)), format!("05 {}", "00".repeat(31)));
     bench.gives(0x5100, "", &format!("00 00 FE 7F {ports} {switches} 013F 0000 20"));
@@ -183,11 +184,11 @@ fn binding_and_unbinding_in_the_background() {
     assert_eq!(bench.ask(0x5201, "00 01 00 EE 0500"), (1, vec![]));
     info(&mut bench, "01 00 05 00");
     bench.gives(0x0002, "", "01 00 0152 0000 0000");
-    // One background operation at a time; invalid requests are refused as invalid nevertheless.
+    // A second background operation is refused as busy, but an invalid request as invalid.
     bench.refuses(0x5201, "00 02 00 00 0600", BUSY);
     bench.refuses(0x5202, "00 01 01", BUSY);
     bench.refuses(0x5201, "00 02 01 00 0600", INVALID);
-    // The device's own status is independent of the switch's.
+    // The background status of a device is independent of the switch's.
     bench.device_gives(0x0002, "", "00 00 0000 0000 0000");
     bench.fabric.finish(ReturnCode::Success);
     info(&mut bench, "03 00 05 00");
@@ -231,7 +232,7 @@ fn binding_and_unbinding_in_the_background() {
     bench.fabric.finish(ReturnCode::Success);
     assert_eq!(bench.ask(0x5202, "00 02 00"), (1, vec![]));
     assert_eq!(bench.fabric.asked, ["unbind Managed", "unbind Surprise", "unbind WaitLinkDown"]);
-    // The response to a request that the fabric refuses has the fabric's return code.
+    // If the fabric refuses a change, the response has the fabric's return code.
     bench.fabric.finish(ReturnCode::Success);
     bench.fabric.refusal = Some(ReturnCode::RetryRequired);
     bench.refuses(0x5201, "00 02 00 00 0000", RETRY);
@@ -247,7 +248,7 @@ fn virtual_switches_are_listed_as_requested() {
     bench.refuses(0x5200, "00 FF 02 00", LENGTH);
     bench.fabric.hosts[0].slots = vec![Slot { vppb: 0, in_progress: false, port: None, ld: Some(3) }];
     bench.gives(0x5200, "00 01 01 00", "01 000000 00 01 7F 7F 03 FF 03 00");
-    // All hosts at once.
+    // The response for all hosts at once must fit.
     bench.fabric.hosts = (0..HOSTS_MAX).map(|vcs| Host { vcs, ..Host::default() }).collect();
     let ids: Vec<u8> = (0..HOSTS_MAX).collect();
     let request = GetVirtualSwitches { first_vppb: 0, vppb_limit: 255, ids };
@@ -258,7 +259,7 @@ fn virtual_switches_are_listed_as_requested() {
 }
 
 proptest! {
-    /// Any request is answered, within the limit, with a response to it.
+    /// Every request must get a response to it, within the response limit.
     #[test]
     fn every_request_is_answered(
         dialect in prop_oneof![Just(Dialect::Tools), Just(Dialect::Spec)],

@@ -30,7 +30,7 @@ fn is<P: Payload + PartialEq + std::fmt::Debug>(payload: &P, bytes: &str) {
     }
 }
 
-/// Asserts only that `bytes`, which have nonzero reserved fields, decode to `payload`.
+/// Asserts that `bytes` decode to `payload`, although their reserved fields are not 0.
 #[track_caller]
 fn reads<P: Payload + PartialEq + std::fmt::Debug>(bytes: &str, payload: &P) {
     assert_eq!(P::from_bytes(&hex(bytes)).as_ref(), Ok(payload));
@@ -55,7 +55,7 @@ fn headers_in_both_dialects() {
             assert_eq!(Header::read(&mut Reader::new(&header.to_bytes(dialect)), dialect), Ok(header));
         }
     }
-    // Bits reserved in one dialect are ignored there.
+    // Bits that are reserved in a dialect are ignored.
     let odd = hex("0F 42 FF 01 52 06 00 06 00 00 00 00");
     assert_eq!(Header::read(&mut Reader::new(&odd), Dialect::Tools), Ok(request));
     let odd = hex("F0 42 FF 01 52 06 00 60 00 00 00 00");
@@ -383,7 +383,7 @@ fn dynamic_capacity_commands() {
         extents: vec![extent],
     };
     is(&release, &format!("0200 11 00 0000000000000000 {tag} 01000000 {listed}"));
-    // An impossible count does not allocate memory.
+    // A count that the payload cannot have is refused before memory is allocated.
     assert_eq!(
         InitiateAdd::from_bytes(&hex(&format!("0200 00 00 0000400000000000 {tag} FFFFFFFF"))),
         Err(WrongLength)
@@ -421,7 +421,7 @@ proptest! {
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         macro_rules! each { ($($payload:ty),+ $(,)?) => { $(
             if let Ok(payload) = <$payload>::from_bytes(&bytes) {
-                // A payload that was read has the same content when written and read again.
+                // A payload that was decoded, encoded and decoded again must be the same.
                 prop_assert_eq!(<$payload>::from_bytes(&payload.to_bytes()), Ok(payload));
             }
         )+ } }
@@ -444,7 +444,8 @@ proptest! {
         let _ = Endpoint::default().answer(&bytes);
     }
 
-    /// Same property as above, for the lengths of valid payloads.
+    /// Arbitrary bytes with the length of a payload must decode. An event record must be the same after
+    /// encoding and decoding.
     #[test]
     fn payloads_of_the_right_length_are_read(bytes in any::<[u8; 128]>()) {
         prop_assert!(Identity::from_bytes(&bytes[..18]).is_ok());

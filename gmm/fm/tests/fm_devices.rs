@@ -61,7 +61,7 @@ fn configuration_space_of_an_ld() {
     read(&mut bench, 0x100, "23000114");
     read(&mut bench, 0x104, "981EC203");
     read(&mut bench, 0x108, "0000 1E00");
-    // Range 1: 5 GiB, valid and active.
+    // Memory range 1 has 5 GiB, is valid and active.
     read(&mut bench, 0x118, "01000000");
     read(&mut bench, 0x11C, "03000040");
     read(&mut bench, 0x140, "23000100");
@@ -69,13 +69,13 @@ fn configuration_space_of_an_ld() {
     read(&mut bench, 0x148, "0800 0000");
     read(&mut bench, 0x14C, "00010000");
     read(&mut bench, 0xFFC, "00000000");
-    // Byte enables: bytes not enabled read as zero and keep their values.
+    // Bytes that are not enabled read as 0, and a write leaves their values.
     bench.gives(0x5301, "00 08 A0 00 0200 0000", "00 10 00 05");
     bench.gives(0x5301, "00 04 F0 80 0200 0000 FFFFFFFF", "00000000");
     read(&mut bench, 0x04, "4605 1000");
     bench.gives(0x5301, "00 04 10 80 0200 0000 00000000", "00000000");
     read(&mut bench, 0x04, "0005 1000");
-    // Writes to anything else are refused.
+    // Writes to anything but the command register are refused.
     for (write, why) in [
         ("00 00 F0 80 0200 0000 00000000", "the identity"),
         ("00 10 F0 80 0200 0000 FFFFFFFF", "BAR 0"),
@@ -90,7 +90,7 @@ fn configuration_space_of_an_ld() {
     bench.refuses(0x5301, "00 00 F0 00 1000 0000", INVALID);
     bench.refuses(0x5301, "01 00 F0 00 0000 0000", INVALID);
     bench.refuses(0x5301, "00 00 F0 80 0200 0000", LENGTH);
-    // An SLD has one LD, which both LD-IDs mean.
+    // An SLD has one LD, which both 0 and FFFFh mean.
     bench.gives(0x5301, "03 00 F0 00 0000 0000", "3412 0EC1");
     bench.gives(0x5301, "03 1C F1 00 FFFF 0000", "01000040");
 }
@@ -118,7 +118,7 @@ fn component_registers_of_an_ld() {
     read(&mut bench, 0x1130, "00000040 00000000 00000030 00000000 80160000");
     read(&mut bench, 0x1150, "00000000 00000000 00000000 00000000 00000000");
     read(&mut bench, 0xFFFC, "00000000");
-    // Clients send as much data with reads as they request.
+    // Clients send as many data bytes with a read as they request; these bytes are ignored.
     bench.gives(0x5302, "00 00 F0 0F 0200 0400 0010000000000000 AAAAAAAA", "0400 0000 01001101");
     bench.refuses(0x5302, "00 00 F0 0F 0200 0400 FDFF000000000000", INVALID);
     bench.refuses(0x5302, "00 00 F0 0F 0200 0400 FFFFFFFFFFFFFFFF", INVALID);
@@ -171,7 +171,7 @@ fn quality_of_service() {
         bench.device_gives(get, "02 0E", "02 0E 00 00");
         bench.device_gives(set, "02 0E 40 80", "02 0E 40 80");
         bench.device_gives(get, "03 0D", "03 0D 00 40 80");
-        // Fewer than requested: as many as there are.
+        // The request is for 3 entries from LD 14 on: the response has the 2 that exist.
         bench.device_gives(get, "03 0E", "02 0E 40 80");
         bench.device_gives(get, "FF 00", &format!("10 00 {} 40 80", "00".repeat(14)));
         for nothing in ["00 00", "01 10"] {
@@ -181,7 +181,7 @@ fn quality_of_service() {
         bench.device_refuses(set, "03 0E 01 02", LENGTH);
         bench.device_refuses(get, "", LENGTH);
     }
-    // The sum of limits is not bounded; the sum of shares is.
+    // The sum of bandwidth limits may exceed the whole; that of allocated bandwidths may not.
     bench.device_refuses(0x5407, "02 00 FF FF", INVALID);
     bench.device_gives(0x5409, "02 00 FF FF", "02 00 FF FF");
     bench.device_gives(0x5406, "02 00", "02 00 00 00");
@@ -304,7 +304,7 @@ fn events_are_read_and_cleared_in_order() {
     bench.gives(0x0101, "01 00 00 000000", "");
     bench.gives(0x0101, "01 01 00 000000", "");
     bench.gives(0x0100, "01", &"00".repeat(32));
-    // Events beyond the records are counted as overflow.
+    // The log has more events than one response has room for.
     let log = EventLog { overflow: None, entries: (1..=300).map(entry).collect() };
     bench.fabric.logs = vec![(LogSource::Switch, Log::Informational, log)];
     let events = Events::from_bytes(&bench.ask(0x0100, "00").1).unwrap();

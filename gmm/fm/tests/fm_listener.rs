@@ -18,7 +18,6 @@ use fm_fabric::{Serving, Shared, TEST_TIMEOUT, hex, packets, receive, send};
 const IDENTIFY: &str = "00 5A 00 01 00 00 00 00 00 00 00 00";
 const IDENTITY: &str = "10 5A 00 01 00 12 00 00 00 00 00 00 3412 05C1 3412 05C1 7766554433221100 11 00";
 
-/// Asserts that the listener answers on this connection.
 fn is_well(stream: &mut TcpStream) {
     let mut sent = 0;
     send(stream, &mut sent, 6, 7, &hex(IDENTIFY));
@@ -26,7 +25,7 @@ fn is_well(stream: &mut TcpStream) {
     assert_eq!((response.kind, response.tag, &response.body[..30]), (7, 6, hex(IDENTITY).as_slice()));
 }
 
-/// Reads until the other end closes; returns the number of bytes. A reset counts as a close.
+/// Reads until the peer closes the connection, and returns the number of bytes. A reset counts as a close.
 fn drained(stream: &mut TcpStream) -> usize {
     let (mut buffer, mut count) = ([0; 4096], 0);
     loop {
@@ -111,7 +110,8 @@ fn broken_messages_are_dropped_and_the_next_is_answered() {
     let serving = Serving::start(&Shared::new(), |_| ());
     let mut stream = serving.connect(0);
     let mut sent = 0;
-    // A message in the wrong sequence, one without a beginning, one of an unknown type, one of another version.
+    // Messages with a gap, without a beginning, of an unknown type, and of another version must not end the
+    // connection.
     let mut wrong = packets(&mut sent, 1, 7, &[0; 200]);
     wrong.drain(68..136);
     stream.write_all(&wrong).unwrap();
@@ -123,7 +123,7 @@ fn broken_messages_are_dropped_and_the_next_is_answered() {
     strange[0] = 2;
     stream.write_all(&strange).unwrap();
     is_well(&mut stream);
-    // A header that states more payload than there is, and one of a message above the limit.
+    // One header states more payload than the message has, and one belongs to a message above the limit.
     send(&mut stream, &mut sent, 2, 7, &hex("00 11 00 01 51 FF FF F8 00 00 00 00"));
     assert_eq!(receive(&mut stream).body[..12], hex("10 11 00 01 51 00 00 00 16 00 00 00"));
     let mut long = hex("00 12 00 04 56 00 00 10 00 00 00 00");
@@ -139,7 +139,7 @@ fn a_client_of_another_protocol_is_closed() {
     let serving = Serving::start(&Shared::new(), |_| ());
     let mut stream = serving.connect(0);
     let request = "GET / HTTP/1.1\r\nHost: switch\r\n\r\n".repeat(200);
-    // The other end may close before everything is written.
+    // The listener may close the connection before everything is written.
     let _ = stream.write_all(request.as_bytes());
     assert_eq!(drained(&mut stream), 0);
     is_well(&mut serving.connect(0));
@@ -153,7 +153,7 @@ fn half_a_packet_holds_nobody_up() {
         stream.write_all(&packets(&mut 0, 1, 7, &hex(IDENTIFY))[..count * 3 + 1]).unwrap();
     }
     is_well(&mut serving.connect(0));
-    // The clients with half a message can complete it.
+    // Clients that have sent half a message can complete it.
     for (count, stream) in halves.iter_mut().enumerate() {
         stream.write_all(&packets(&mut 0, 1, 7, &hex(IDENTIFY))[count * 3 + 1..]).unwrap();
         assert_eq!(receive(stream).body[..30], hex(IDENTITY));
@@ -169,7 +169,7 @@ fn more_connections_than_the_limit_are_closed() {
         assert_eq!(drained(&mut serving.connect(0)), 0);
     }
     is_well(&mut served[4]);
-    // Closed connections make room.
+    // A closed connection makes room for another.
     drop(served.pop());
     let deadline = Instant::now() + TEST_TIMEOUT;
     loop {

@@ -74,7 +74,7 @@ fn packets_become_messages() {
 fn broken_packets_are_named_and_the_next_message_is_whole() {
     let good = packet(0xC0, 7);
     let cases: [(&[[u8; 68]], PacketError); 4] = [
-        // A packet in the middle is missing: the rest of the message is skipped.
+        // If a packet in the middle is missing, the rest of the message is skipped.
         (&[packet(0x80, 7), packet(0x20, 1), packet(0x70, 1)], PacketError::Sequence { expected: 1, got: 2 }),
         (&[packet(0x40, 1)], PacketError::NoStart),
         (&[packet(0x10, 1), packet(0x20, 1), packet(0x70, 1)], PacketError::NoStart),
@@ -86,7 +86,7 @@ fn broken_packets_are_named_and_the_next_message_is_whole() {
         let [Err(first), Ok(_)] = results.as_slice() else { panic!("{results:?}") };
         assert_eq!(*first, error);
     }
-    // The beginning of another message drops the unfinished one. Between messages, any sequence number is valid.
+    // A new message replaces an unfinished one. Between messages, any sequence number is valid.
     let results =
         received(&mut Reassembler::new(99), &[packet(0x80, 1), packet(0xF0, 2), packet(0xF0, 3)].concat());
     assert!(
@@ -104,7 +104,7 @@ fn what_is_too_long_is_dropped_but_its_beginning() {
     let mut reassembler = Reassembler::new(150);
     let mut packets =
         vec![packet(0x80, 7), packet(0x10, 1), packet(0x20, 2), packet(0x30, 3), packet(0x40, 4)];
-    // 150 bytes and padding are within the limit.
+    // The limit is for the message without padding: 150 bytes and their padding are within it.
     packets[2][3] = 0x60;
     assert!(received(&mut reassembler, &packets[..3].concat())[0].is_ok());
     packets[2][3] = 0x20;
@@ -117,7 +117,7 @@ fn what_is_too_long_is_dropped_but_its_beginning() {
 }
 
 proptest! {
-    /// Bytes sent in arbitrary portions arrive unchanged, padded.
+    /// A message sent in arbitrary portions must arrive unchanged, apart from padding.
     #[test]
     fn messages_survive_the_wire(
         bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..700), 1..8),
@@ -142,7 +142,8 @@ proptest! {
         }
     }
 
-    /// Arbitrary bytes result in messages within the limit or errors, and a whole message is received afterwards.
+    /// Arbitrary bytes must result in errors or in messages within the limit, and a correct message after
+    /// them must arrive.
     #[test]
     fn any_bytes_leave_the_reassembler_well(
         packets in prop::collection::vec((any::<u8>(), 0u8..3, any::<u8>()), 0..60),
@@ -163,7 +164,7 @@ proptest! {
                 Err(_) => {}
             }
         }
-        // Bytes that complete the packet begun by the arbitrary bytes.
+        // These bytes complete the packet that the arbitrary bytes have begun.
         let missing = (68 - bytes.len() % 68) % 68;
         let _ = received(&mut reassembler, &vec![0; missing]);
         let results = received(&mut reassembler, &packet(0xC0, 7));

@@ -13,10 +13,9 @@ use cxloe_fabric::api::{AuthorityPem, RestoreStore};
 use cxloe_private::Existing;
 use serde_json::json;
 
-/// Ending of the name of the authority's file, after that of the backup.
+/// Suffix that `gmm backup` appends to FILE for the authority's file, and by which `gmm restore` finds it.
 const AUTHORITY_SUFFIX: &str = ".authority.pem";
 
-/// Arguments of `gmm backup`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Writes two files, which only this user can read:
@@ -32,11 +31,10 @@ The manager keeps running, and the files appear when they are complete. Options 
 Examples:
   gmm backup /var/backups/gmm-$(date +%F).backup")]
 pub struct BackupArgs {
-    /// The file to write
+    /// Path of the backup to write
     file: PathBuf,
 }
 
-/// Arguments of `gmm restore`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The manager keeps running; the backup replaces the whole content of its store. If FILE.authority.pem is
@@ -50,7 +48,7 @@ this backup lacks, and with --force the nodes accept it.
 Examples:
   gmm restore /var/backups/gmm-2026-11-22.backup")]
 pub struct RestoreArgs {
-    /// The file to read
+    /// Path of the backup to restore
     file: PathBuf,
     /// Restore it even if it is a backup of another fabric
     #[arg(long)]
@@ -60,7 +58,6 @@ pub struct RestoreArgs {
     without_authority: bool,
 }
 
-/// Path of the authority's file beside a backup.
 fn authority_path(backup: &Path) -> PathBuf {
     let mut path = backup.as_os_str().to_owned();
     path.push(AUTHORITY_SUFFIX);
@@ -83,7 +80,7 @@ pub async fn backup(client: &Client, args: BackupArgs) -> Result<(), Failure> {
     };
     let authority = client.backup_authority().await?;
     let backup = client.backup().await?;
-    // The store last: where it is, the backup is whole.
+    // The store's file is written last: if it exists, the authority's file beside it is complete, too.
     let authority = match authority {
         Some(AuthorityPem(pem)) => {
             let path = authority_path(&args.file);
@@ -96,7 +93,8 @@ pub async fn backup(client: &Client, args: BackupArgs) -> Result<(), Failure> {
     output::print(json!({ "file": args.file, "bytes": backup.len(), "authority": authority }), false)
 }
 
-/// Replaces the manager's store and its authority by those in files, and prints the watermarks.
+/// Replaces the manager's store and its authority by those in files, and prints the watermarks before and
+/// after.
 ///
 /// # Errors
 /// If a file cannot be read or is no backup, and if the manager does not answer or refuses.
@@ -113,7 +111,8 @@ pub async fn restore(client: &Client, args: RestoreArgs) -> Result<(), Failure> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(cannot_read(&path, &error)),
     };
-    // The key would be readable on the network, and such a manager does not use it.
+    // Over plain HTTP the authority's key would be readable on the network, and a manager without TLS does
+    // not use it.
     let authority = authority.filter(|_| {
         let has_tls = !client.url().split(',').any(|url| url.starts_with("http:"));
         if !has_tls {

@@ -1,5 +1,5 @@
-//! Choice of the parts of regions that move, and of their targets, so that the memory nodes' pools are used alike.
-//! Decides by values only.
+//! Choice of the parts of regions that move, and of the memory nodes that they move to, so that all pools are
+//! used evenly. The functions do no I/O.
 //!
 //! Each move takes a part from the pool with the highest use to one that is used less, and only if both are then between
 //! what they were. So each move lessens the unevenness, and a series of moves ends.
@@ -8,18 +8,16 @@ use std::collections::BTreeSet;
 
 use cxloe_fabric::model::Name;
 
-/// Pool of a memory node that can take parts.
+/// Pool of a memory node that can receive parts of regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Name of the memory node.
     pub node: Name,
-    /// Size of the pool in bytes.
     pub bytes: u64,
     /// Bytes that belong to regions.
     pub used: u64,
     /// Bytes that can be allocated.
     pub free: u64,
-    /// Size of an extent in bytes.
+    /// Size of an extent in bytes; parts can move here only if their size is a multiple of it.
     pub extent_bytes: u64,
 }
 
@@ -33,37 +31,30 @@ impl Pool {
 /// The parts of one region on one memory node, which move together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Name of the region.
     pub region: Name,
-    /// Name of the memory node.
+    /// Memory node that has the parts now.
     pub on: Name,
-    /// Bytes there.
     pub bytes: u64,
     /// Memory nodes with another copy of these parts.
     pub copies_on: BTreeSet<Name>,
 }
 
-/// One move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Name of the region.
     pub region: Name,
-    /// Memory node that the region's parts leave.
     pub from: Name,
-    /// Memory node that they move to.
     pub to: Name,
-    /// Bytes to be copied.
     pub bytes: u64,
 }
 
-/// Difference between the highest and the lowest use of a pool, from 0 to 1.
+/// Difference between the highest and the lowest use of any pool, from 0 to 1.
 pub fn spread(pools: &[Pool]) -> f64 {
     let used = || pools.iter().map(|pool| pool.used_with(0));
     (used().fold(0.0, f64::max) - used().fold(1.0, f64::min)).max(0.0)
 }
 
-/// The next move, until the pools' use differs by `within` at most (0 to 1) or no move helps. `refused` has regions with
-/// memory nodes that cannot take them.
+/// Returns the next move, or `None` if the use of the pools differs by at most `within` (0 to 1) or no move
+/// makes it more even. `refused` lists regions with memory nodes that cannot take parts of them.
 pub fn next_move(
     pools: &[Pool],
     parts: &[Part],
@@ -89,7 +80,8 @@ pub fn next_move(
                 }
                 let after = from.used_with(0) - part.bytes as f64 / from.bytes.max(1) as f64;
                 let higher = to.used_with(part.bytes).max(after);
-                // Both stay between what they were: so the unevenness of all lessens with each move.
+                // Afterwards the use of both pools must lie between their former values: then each move
+                // lessens the unevenness, and a plan ends.
                 if to.used_with(part.bytes) >= from.used_with(0) || after < to.used_with(0) {
                     continue;
                 }
@@ -104,6 +96,7 @@ pub fn next_move(
                 }
             }
         }
+        // A less used pool gives parts only if no move from a fuller one helps.
         if best.is_some() {
             break;
         }
@@ -111,10 +104,11 @@ pub fn next_move(
     best.map(|(_, found)| found)
 }
 
-/// All moves, each made on the result of those before.
+/// Plans moves until none helps any more. Returns them with the spread that remains after them.
 pub fn plan(mut pools: Vec<Pool>, mut parts: Vec<Part>, within: f64) -> (Vec<Move>, f64) {
     let mut moves = Vec::new();
-    // Each move lessens the unevenness, so the number is finite; the bound is for the reader of the plan.
+    // The plan ends without the bound, since each move lessens the unevenness; the bound limits what a reader
+    // gets.
     while moves.len() < 10_000
         && let Some(next) = next_move(&pools, &parts, within, &BTreeSet::new())
     {
@@ -172,11 +166,12 @@ mod tests {
 
     #[test]
     fn what_cannot_help_stays() {
-        // One region of all that is used: wherever it lies, the pools are as uneven.
+        // The only region has all the used bytes: moving it would leave the pools as uneven as before.
         assert!(
             plan(vec![pool("a", 100, 80), pool("b", 100, 0)], vec![part("r", "a", 80)], 0.1).0.is_empty()
         );
-        // The other copy is there; there is no room; the extents are too large; it was refused.
+        // A move is impossible if the target has the other copy, lacks space, has too large extents or has
+        // refused it.
         let pools = [pool("a", 100, 80), pool("b", 100, 0)];
         let mirrored = Part { copies_on: [name("b")].into(), ..part("r", "a", 20) };
         assert_eq!(next_move(&pools, &[mirrored], 0.1, &BTreeSet::new()), None);

@@ -15,12 +15,12 @@ use super::list;
 use super::progress::Progress;
 use super::refused;
 
-/// Wait that the first request of `gmm unbind` asks of the manager, in milliseconds; after it, progress is displayed.
+/// Time for which the manager holds the first request of `gmm unbind`, in milliseconds. It is short, because
+/// progress is displayed only after the answer.
 const SHORT_MS: u64 = 200;
-/// Interval between two reads of the progress.
+/// Interval at which the progress is read from the manager.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Arguments of `gmm set-ld`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints every logical device of the memory node that has capacity or is bound.
@@ -30,11 +30,11 @@ Examples:
   gmm set-ld mn0 0 8G 8G 16G    for LDs 0, 1 and 2
   gmm set-ld mn0 3 0            no reservation for LD 3")]
 pub struct SetLdArgs {
-    /// Name of the memory node
+    /// Name of the memory node that has the LD
     memory_node: Name,
-    /// The first LD: 0 to 15
+    /// Number of the first LD: 0 to 15
     ld: u16,
-    /// Capacity to reserve for it, and for the LDs after it: multiples of 256M
+    /// Capacity to reserve for that LD, and for the LDs after it: multiples of 256M
     #[arg(required = true, value_name = "SIZE")]
     sizes: Vec<ByteSize>,
     /// Print sizes for people
@@ -42,7 +42,6 @@ pub struct SetLdArgs {
     human: bool,
 }
 
-/// Arguments of `gmm bind`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The compute node is notified at once, and gets the capacity of the logical device as a region, for example
@@ -53,14 +52,14 @@ Examples:
   gmm bind mn0 --to cn1              the first LD that has capacity and is free; the whole of a node that is an SLD
   gmm bind mn0 3 --to cn1 --vppb 7")]
 pub struct BindArgs {
-    /// Name of the memory node
+    /// Name of the memory node that has the LD
     memory_node: Name,
-    /// The LD: 0 to 15
+    /// Number of the LD: 0 to 15
     ld: Option<u16>,
     /// The compute node: name or CN id
     #[arg(long, value_name = "CN")]
     to: Owner,
-    /// The vPPB: 0 to 126
+    /// Number of the vPPB: 0 to 126
     #[arg(long, value_name = "N")]
     vppb: Option<u8>,
     /// Time to wait for the memory node, in milliseconds
@@ -71,7 +70,6 @@ pub struct BindArgs {
     human: bool,
 }
 
-/// Arguments of `gmm unbind`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Every region of the compute node with a part on the logical device is destroyed, and its memory zeroed. The
@@ -86,11 +84,11 @@ Examples:
   gmm unbind mn0 3
   gmm unbind mn0 3 --option surprise")]
 pub struct UnbindArgs {
-    /// Name of the memory node
+    /// Name of the memory node that has the LD
     memory_node: Name,
-    /// The LD: 0 to 15
+    /// Number of the LD: 0 to 15
     ld: u16,
-    /// Release by the compute node: wait, managed or surprise
+    /// Release of the LD by the compute node: wait, managed or surprise
     #[arg(long, value_name = "HOW", default_value = "managed")]
     option: UnbindOption,
     /// Time to wait for the compute node to release its regions and for memory to be zeroed, in milliseconds
@@ -98,7 +96,7 @@ pub struct UnbindArgs {
     wait_ms: u64,
 }
 
-/// Sets capacity aside for logical devices, and prints all logical devices of the memory node.
+/// Reserves capacity for logical devices, and prints all logical devices of the memory node.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -142,6 +140,7 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
     let mut done = json!({ "memdev": memory_node, "ld": ld, "state": "unbound" });
     let is_it =
         |device: &LogicalDeviceStatus| device.device.memory_node == memory_node && device.device.id == ld;
+    // The regions are read before the request, because an unbound logical device no longer lists them.
     let regions = client.logical_devices().await?.into_iter().find(is_it).map(|device| device.regions);
     if let Unbound::Unbinding(mut device) = client.unbind(&asked).await? {
         let progress = Progress::percent(format!("unbinding LD {ld} of {memory_node}"));

@@ -7,10 +7,9 @@ use cxloe_fabric::api::{CloneRegion, Owner};
 use cxloe_fabric::model::{Name, RegionState};
 use serde_json::json;
 
-/// Time for which the manager waits in one request, in milliseconds.
+/// Maximum time for which the manager holds a request before it answers, in milliseconds: ten minutes.
 const WAIT_MS: u64 = 600_000;
 
-/// Arguments of `gmm clone-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The memory nodes copy the content within themselves, page by page, while both regions are used: the clone can be used at
@@ -26,7 +25,6 @@ pub struct CloneRegionArgs {
     copy: CopyArgs,
 }
 
-/// Arguments of `gmm snapshot`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A snapshot is a clone that is sealed: its content never changes. It can be read, shared with other compute nodes
@@ -55,12 +53,12 @@ struct CopyArgs {
     /// Take what the memory nodes have although the agent of the source is unreachable, without what it has not written back
     #[arg(short, long)]
     force: bool,
-    /// Return at once
+    /// Return at once, without waiting for the new region
     #[arg(long)]
     no_wait: bool,
 }
 
-/// Clones a region, and prints the result.
+/// Requests a writable copy of a region, waits for it unless `--no-wait` is given, and prints the new region.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -68,7 +66,7 @@ pub async fn clone(client: &Client, args: CloneRegionArgs) -> Result<(), Failure
     run(client, args.copy, false).await
 }
 
-/// Makes a snapshot of a region, and prints the result.
+/// Requests a sealed copy of a region, waits for it unless `--no-wait` is given, and prints the new region.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.

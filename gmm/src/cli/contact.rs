@@ -15,20 +15,20 @@ use cxloe_fabric::model::Token;
 use cxloe_private::Existing;
 use serde::{Deserialize, Serialize};
 
-/// File of log-ins, below the user's configuration folder.
+/// Path of the file with the log-ins, relative to the user's configuration folder.
 const LOGINS_FILE: &str = "cxloe/logins.json";
-/// Pause before a request is sent again for which no manager leads.
+/// Pause before a request is repeated that failed because no manager leads.
 const LEADER_PAUSE: Duration = Duration::from_millis(200);
-/// Paths of a local manager's socket.
+/// Paths at which a manager on this machine may have its socket, in order of preference.
 const SOCKETS: [&str; 3] = ["/run/cxloe-gmm/gmm.sock", "/run/cxloe/gmm.sock", "/var/lib/cxloe/gmm.sock"];
 
 /// Tokens stored by `gmm login`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Logins {
-    /// URL that is used by default: that of the latest log-in.
+    /// URL of the latest log-in, used where the command line and the environment name no manager.
     #[serde(default)]
     current: Option<String>,
-    /// Secret tokens by URL.
+    /// Tokens in plain text, by the manager's URL.
     #[serde(default)]
     tokens: std::collections::BTreeMap<String, String>,
 }
@@ -56,7 +56,7 @@ impl Logins {
         };
         match cxloe_private::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
-            // Under `sudo` and similar programs, $HOME belongs to another user.
+            // Under `sudo`, $HOME can be that of another user, whose log-ins are not to be used.
             Err(error)
                 if [std::io::ErrorKind::NotFound, std::io::ErrorKind::PermissionDenied]
                     .contains(&error.kind()) =>
@@ -97,10 +97,10 @@ impl Logins {
     }
 }
 
-/// Waits of a command for a leader.
+/// Retry policy of a command while the managers elect a leader.
 #[derive(Debug)]
 struct LeaderWait {
-    /// Maximum time of one request.
+    /// Maximum time for which one request is repeated; zero: it fails at once.
     limit: Duration,
     /// Time of the first failure of the present request.
     began: Mutex<Instant>,
@@ -112,6 +112,7 @@ impl Patience for LeaderWait {
             return None;
         }
         let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        // The time limit applies to each request, and starts with its first failure.
         if tries == 1 {
             *began = Instant::now();
             to_stderr!("Waiting up to {} s for a manager that leads: {reason}", self.limit.as_secs());
@@ -121,8 +122,8 @@ impl Patience for LeaderWait {
     }
 }
 
-/// A client for the manager at the URL `named`, or for the default manager. Where several managers elect a leader, it
-/// waits for one up to `wait`.
+/// Returns a client for the manager at the URL `named`, or for the default manager. Where several managers
+/// elect a leader, requests wait up to `wait` for one.
 ///
 /// # Errors
 /// If the URL or the token is malformed.
@@ -130,7 +131,7 @@ pub fn client(named: Option<&str>, wait: Duration) -> Result<Client, Failure> {
     let logins = Logins::read(&Logins::path())?;
     let url = named.map(str::to_owned).or_else(|| logins.current.clone()).unwrap_or_else(local);
     let given = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
-    // All managers that share a store accept the same tokens.
+    // All managers that share a store accept the same tokens, so the token of any URL in a list will do.
     let kept = || {
         let known = |url: &str| logins.tokens.get(url.trim()).cloned();
         known(&url).or_else(|| url.split(',').find_map(known))

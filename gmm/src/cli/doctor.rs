@@ -20,12 +20,11 @@ use tokio::net::TcpSocket;
 
 use super::serve::ServeArgs;
 
-/// Configuration file of an installed manager.
+/// Configuration file of an installed manager, checked if the command line has no options of `gmm serve`.
 const INSTALLED: &str = "/etc/cxloe/gmm.toml";
 /// Free space that a store needs, in bytes: compaction writes the whole store again.
 const STORE_BYTES: u64 = 256 << 20;
 
-/// Arguments of `gmm doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without options, those of /etc/cxloe/gmm.toml are checked, if it exists.
@@ -45,7 +44,7 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// Examines the machine and prints the report.
+/// Runs all checks and prints the report. The worst finding determines the exit code.
 pub fn run(args: DoctorArgs) -> ExitCode {
     let DoctorArgs { mut serve, json } = args;
     if let Some(file) = installed_config(Path::new(INSTALLED), serve.is_given()) {
@@ -74,7 +73,7 @@ pub fn run(args: DoctorArgs) -> ExitCode {
 
 fn examine(config: &Config, process: &Process) -> Vec<Check> {
     let mut checks = Vec::new();
-    // Open files: connections, and the files of the store and the runtime.
+    // Beyond the connections, 64 open files are for the store and the runtime.
     checks.push(process.judge_files(config.connections_max as u64 + 64));
     match &config.store {
         StorePlace::File(path) => {
@@ -106,7 +105,8 @@ fn examine(config: &Config, process: &Process) -> Vec<Check> {
     checks
 }
 
-/// Binds an address for a moment. It is not listened on, so that a manager that starts in this moment gets it.
+/// Binds a socket to an address and closes it. The socket does not listen, so that a manager that starts
+/// meanwhile still gets the address.
 fn bind(address: SocketAddr) -> std::io::Result<()> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -125,7 +125,8 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Judges the members of etcd by what this manager gets from them.
+/// Judges the store in etcd: its members must have room and belong to one cluster, and a majority must
+/// answer.
 fn judge_etcd(members: &[EtcdMember]) -> Check {
     let (group, name) = (Group::Peers, "store");
     if let Some(full) = members.iter().find(|member| member.full) {
@@ -147,7 +148,7 @@ fn judge_etcd(members: &[EtcdMember]) -> Check {
         return Check::ok(group, name, format!("{} members of etcd answer this manager", members.len()));
     }
     let (found, advice) = (found.join("; "), "mend what the text names; see the page `Several managers`");
-    // etcd needs a majority of its members to write.
+    // etcd writes as long as a majority of its members is up, so a failed minority is only a warning.
     if clusters.len() <= 1 && (members.len() - failed.len()) * 2 > members.len() {
         Check::warn(group, name, found, advice)
     } else {

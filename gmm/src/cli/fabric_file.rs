@@ -1,4 +1,5 @@
-//! The fabric file of `gmm serve`: read and checked for contradictions, which are then reported at the start.
+//! The fabric file of `gmm serve`. It is checked for contradictions, so that they are reported when the
+//! manager starts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +8,7 @@ use cxloe_daemon::command_line::Failure;
 use cxloe_daemon::options;
 use cxloe_gmm_core::manager::{Declared, Initialisation, Manager};
 
-/// Reads the declarations in the fabric file at `path`; empty without a path.
+/// Returns the declarations in the fabric file at `path`, or none without a path.
 ///
 /// # Errors
 /// If the file cannot be read, or contradicts itself.

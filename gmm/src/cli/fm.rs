@@ -15,7 +15,6 @@ use cxloe_fm::PORT_DEFAULT;
 use cxloe_fm::client::Recipient;
 use cxloe_fm::header::Dialect;
 
-/// Arguments of `gmm fm`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ports, virtual switches (VCS), vPPBs and logical devices (LD) are numbers, as the switch has them: `ports` and `vcs` list
@@ -77,18 +76,18 @@ enum FmCommand {
     Identify,
     /// Show the ports of the switch
     Ports {
-        /// Only these ports
+        /// Ports to show [default: all]
         ports: Vec<u8>,
     },
     /// Suspend the host at an upstream port (hold it in reset), or resume it
     PortControl {
-        /// What to do with the port
+        /// Operation on the port
         #[arg(value_enum)]
         operation: PortOperation,
     },
     /// Show virtual switches and the bindings of their vPPBs
     Vcs {
-        /// Only these virtual switches
+        /// Virtual switches to show [default: all]
         ids: Vec<u8>,
         /// Include free vPPBs
         #[arg(long)]
@@ -138,7 +137,7 @@ enum FmCommand {
         /// Only this log: 0 informational, 1 warning, 2 failure, 3 fatal, 4 dynamic capacity
         #[arg(long, value_name = "LOG")]
         log: Option<u8>,
-        /// Clear them after showing them
+        /// Clear the events after showing them
         #[arg(long)]
         clear: bool,
     },
@@ -146,7 +145,7 @@ enum FmCommand {
     LdInfo,
     /// Show or set the capacity reserved for LDs (with --port)
     LdAlloc {
-        /// Set it: a size for each LD from --first on, multiples of 256 MiB
+        /// Set the capacity: a size for each LD from --first on, multiples of 256 MiB
         #[arg(long, value_name = "SIZE", num_args = 1..)]
         set: Vec<ByteSize>,
         /// The first LD
@@ -168,7 +167,7 @@ enum FmCommand {
         /// Offset of the first byte
         #[arg(value_parser = hexadecimal, value_name = "HEX")]
         offset: u32,
-        /// Write these four bytes there
+        /// Write these four bytes at the offset
         #[arg(long, value_parser = hexadecimal, value_name = "HEX")]
         write: Option<u32>,
     },
@@ -200,14 +199,14 @@ struct VppbArgs {
     /// Number of the virtual switch
     #[arg(long, value_name = "VCS")]
     vcs: u8,
-    /// Number of its vPPB
+    /// Number of the vPPB in that virtual switch
     #[arg(long, value_name = "VPPB")]
     vppb: u8,
 }
 
 #[derive(Debug, Clone, Copy, Args)]
 struct WaitArgs {
-    /// Return as soon as it is started
+    /// Return as soon as the operation has started
     #[arg(long)]
     no_wait: bool,
 }
@@ -226,10 +225,10 @@ struct QosArgs {
     /// The LD that --allocated and --limit are for
     #[arg(long, default_value_t = 0, value_name = "LD")]
     ld: u8,
-    /// Set its share of the bandwidth, in 256ths
+    /// Set the LD's share of the bandwidth, in 256ths
     #[arg(long, value_name = "N")]
     allocated: Option<u8>,
-    /// Set its limit of the bandwidth, in 256ths
+    /// Set the LD's limit of the bandwidth, in 256ths
     #[arg(long, value_name = "N")]
     limit: Option<u8>,
 }
@@ -280,7 +279,7 @@ enum DcdCommand {
 enum PortOperation {
     /// Assert PERST: suspend
     Assert,
-    /// Release
+    /// Deassert PERST: resume
     Deassert,
     /// Reset the bridge
     Reset,
@@ -311,13 +310,15 @@ fn tag(text: &str) -> Result<[u8; 16], String> {
     Ok(tag)
 }
 
-/// Sends the request and displays the answer.
+/// Sends the requests of a subcommand to the switch, over TLS if this client has joined, and prints the
+/// answers.
 ///
 /// # Errors
 /// If the endpoint does not answer or refuses.
 pub async fn run(args: FmArgs) -> Result<(), Failure> {
     let identity = args.identity.clone().unwrap_or_else(endpoint::identity_default);
     let command = match args.command {
+        // `gmm fm join` asks the manager for a certificate, and does not use the FM API.
         FmCommand::Join { url, token, name } => {
             let node = Party::FmClient(name);
             let joining =

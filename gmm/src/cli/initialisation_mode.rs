@@ -3,7 +3,7 @@
 use cxloe_gmm_core::manager::Initialisation;
 use serde::{Deserialize, Serialize};
 
-/// Mode of the fabric's initialisation.
+/// Order in which compute nodes and their regions come up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum InitialisationMode {

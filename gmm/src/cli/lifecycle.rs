@@ -19,9 +19,10 @@ use super::refused;
 
 /// Name that stands for every region.
 const ALL: &str = "all";
-/// Wait that the first request asks of the manager, in milliseconds; after it, progress is displayed.
+/// Time for which the manager holds the first request, in milliseconds. It is short, because progress is
+/// displayed only after the answer.
 const SHORT_MS: u64 = 200;
-/// Interval between two reads of the progress.
+/// Interval at which the progress is read from the manager.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Regions to operate on, and the time to wait.
@@ -35,7 +36,6 @@ struct RegionSelection {
     wait_ms: u64,
 }
 
-/// Arguments of `gmm destroy-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The memory is zeroed before it is used for another region. The command refuses a region whose owner's agent
@@ -57,7 +57,6 @@ pub struct DestroyArgs {
     force: bool,
 }
 
-/// Arguments of `gmm disable-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The owner's agent writes back modified lines and releases the region. The content is kept: after `gmm
@@ -74,7 +73,6 @@ pub struct DisableArgs {
     human: bool,
 }
 
-/// Arguments of `gmm enable-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -89,7 +87,6 @@ pub struct EnableArgs {
     human: bool,
 }
 
-/// Arguments of `gmm reset-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A region is `lost` when a memory node came back without the content of its pool (for example after a
@@ -120,6 +117,8 @@ async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) ->
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let destroy = DestroyRegion { force, wait_ms: wait_ms.min(SHORT_MS), created_ms: None };
     let destroyed = match client.destroy_region(name, destroy).await {
+        // After a lost answer, a second request shows the result: `NotFound` means that the first one
+        // succeeded.
         Err(lost) if lost.may_be_done() => {
             to_stderr!("Warning: the answer was lost; asking again whether {name} is destroyed");
             match client.destroy_region(name, destroy).await {
@@ -137,7 +136,7 @@ async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) ->
         progress.at(left.zeroed_percent.unwrap_or(0));
         tokio::time::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now()))).await;
         match client.region_status(name).await {
-            // A later region of the same name is not taken for this one.
+            // A region with another creation time is a later one of the same name.
             Ok(now) if now.region.created_ms == left.region.created_ms => *left = now,
             Err(error) if error.code() != Some(ErrorCode::NotFound) => return Err(error.into()),
             _ => return Ok(json!({ "region": name, "state": "destroyed" })),
@@ -152,7 +151,7 @@ async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) ->
     Ok(json!({ "region": name, "state": "draining", "zeroed_percent": left.zeroed_percent }))
 }
 
-/// Disables regions and prints them.
+/// Has the owners' agents write back and release regions, whose content is kept, and prints the regions.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -179,7 +178,7 @@ pub async fn disable(client: &Client, args: DisableArgs) -> Result<(), Failure> 
     several.each(human, disable).await
 }
 
-/// Enables regions and prints them.
+/// Gives disabled regions back to their owners, with the content that was kept, and prints the regions.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -189,7 +188,7 @@ pub async fn enable(client: &Client, args: EnableArgs) -> Result<(), Failure> {
     several.each(args.human, async |name| list::region(&client.enable_region(name).await?)).await
 }
 
-/// Resets lost regions and prints them.
+/// Has memory nodes map the lost parts of regions again, filled with zeros, and prints the regions.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -211,7 +210,6 @@ pub async fn reset(client: &Client, args: ResetArgs) -> Result<(), Failure> {
     several.each(human, reset).await
 }
 
-/// The regions that a command operates on.
 struct SelectedRegions {
     names: Vec<Name>,
     /// True if the output is an array: several regions were named, or all.
@@ -244,7 +242,7 @@ impl SelectedRegions {
         for name in &self.names {
             match act(name).await {
                 Ok(value) => done.push(value),
-                // `main` prints the first failure.
+                // The first failure is returned and printed when the command ends, the others here.
                 Err(failure) if first_failure.is_none() => first_failure = Some(failure),
                 Err(failure) => to_stderr!("gmm: {}", failure.message),
             }

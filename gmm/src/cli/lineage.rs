@@ -11,7 +11,6 @@ use cxloe_fabric::model::{Name, Watermark, human_bytes};
 use super::progress::Progress;
 use super::refused;
 
-/// Arguments of `gmm adopt-fabric`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Nodes refuse a manager whose store lacks changes that they have seen: an older copy of the store, or another
@@ -34,7 +33,6 @@ pub struct AdoptArgs {
     human: bool,
 }
 
-/// Arguments of `gmm release-orphans`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Orphans are memory of a memory node that belongs to no region: the node returned after `gmm forget`, or `gmm
@@ -47,7 +45,7 @@ Examples:
 pub struct ReleaseOrphansArgs {
     /// Name of the memory node
     memory_node: Name,
-    /// Time to wait for it, in milliseconds
+    /// Time to wait for the memory node, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
     /// Print sizes for people
@@ -55,11 +53,11 @@ pub struct ReleaseOrphansArgs {
     human: bool,
 }
 
-/// Shows the nodes that do not follow and the memory that adopting this store would lose; adopts it if forced or if
-/// nothing would be lost.
+/// Shows the nodes that refuse this manager, and the memory that they would lose by accepting its store. With
+/// `--force`, makes the nodes accept it.
 ///
 /// # Errors
-/// If the manager does not answer or refuses, or if memory would be lost and the command was not forced.
+/// If the manager does not answer or refuses, or if nodes refuse it and the command was not forced.
 pub async fn adopt(client: &Client, args: AdoptArgs) -> Result<(), Failure> {
     let refused = client.refused_nodes().await?;
     if refused.is_empty() {
@@ -78,6 +76,8 @@ pub async fn adopt(client: &Client, args: AdoptArgs) -> Result<(), Failure> {
             ),
         ));
     }
+    // Only the watermarks that were shown are sent: a node that has seen another one still refuses the
+    // manager.
     let mut seen: Vec<Watermark> = Vec::new();
     for node in &refused {
         if !seen.contains(&node.seen) {
@@ -101,7 +101,7 @@ fn in_short(refused: &[RefusedNode]) -> String {
     refused.iter().map(part).collect::<Vec<_>>().join("; ")
 }
 
-/// Releases the orphans of a memory node, and prints the remaining ones.
+/// Has a memory node zero and free its orphans, and prints those that remain after the wait.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.

@@ -1,4 +1,5 @@
-//! The command line, in the manner of the CXL tools: subcommands and exit codes.
+//! The command line, in the manner of the CXL tools: a module for each subcommand or group of them, and exit
+//! codes.
 
 mod backup;
 mod balance;
@@ -156,7 +157,7 @@ enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  gmm completions bash > /etc/bash_completion.d/gmm")]
     Completions {
-        /// The shell
+        /// Shell that the script is for
         shell: clap_complete::Shell,
     },
     /// Write the manual pages of all commands
@@ -164,7 +165,7 @@ enum Command {
     Man(ManArgs),
 }
 
-/// Parses the arguments and runs the subcommand.
+/// Runs the subcommand that the arguments name, or answers a shell that asks for completions.
 pub fn run() -> ExitCode {
     if let Some(words) = completion::asked() {
         names::print(&words);
@@ -194,6 +195,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
     runtime.block_on(async {
+        // `gmm login` contacts the manager with the token that it is to store, not with a stored one.
         if let Command::Login(login) = command {
             return token::login(login).await;
         }
@@ -232,6 +234,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::Whoami => token::whoami(&client).await,
             Command::Revoke(revoke) => token::revoke(&client, revoke).await,
             Command::Status(status) => status::run(&client, status).await,
+            // These subcommands have returned above.
             Command::Serve(_)
             | Command::Doctor(_)
             | Command::Login(_)

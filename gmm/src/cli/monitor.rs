@@ -18,7 +18,6 @@ const WAIT_MS: u64 = 30_000;
 /// Pause before an unreachable manager is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Arguments of `gmm monitor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +46,7 @@ pub struct MonitorArgs {
     /// Only events about this region
     #[arg(short, long, value_name = "NAME")]
     region: Option<Name>,
-    /// End after so many events
+    /// End after this number of events
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Print lines for people instead of JSON
@@ -83,6 +82,7 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
         query.limit = Some(left);
         let page = match client.events(query.clone()).await {
             Ok(page) => page,
+            // Only a manager that has answered before is waited for: at the start, the URL may be wrong.
             Err(error) if asked_before && error.is_passing() => {
                 if !std::mem::replace(&mut away, true) {
                     to_stderr!("Warning: {error}; waiting for it");
@@ -96,6 +96,7 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
         if std::mem::take(&mut away) {
             to_stderr!("the manager is back");
         }
+        // A log that ends before the last printed event is that of another store, or of a restored one.
         if page.newest < query.after {
             let (newest, after) = (page.newest, query.after);
             to_stderr!(

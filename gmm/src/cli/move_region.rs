@@ -10,10 +10,9 @@ use cxloe_fabric::api::{MoveRegion, Owner};
 use cxloe_fabric::model::{Name, Region, RegionState};
 use serde_json::json;
 
-/// Interval of looks at a region that moves.
+/// Interval at which the region's state is read while the region moves.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Arguments of `gmm move-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The agent of the present owner writes back what was changed and releases the region, once no program maps it; then it
@@ -36,12 +35,13 @@ pub struct MoveRegionArgs {
     /// Move it although its owner's agent is unreachable: changes that were not written back are lost
     #[arg(short, long, conflicts_with = "stop")]
     force: bool,
-    /// Return at once
+    /// Return at once, without waiting until the region has moved
     #[arg(long, conflicts_with = "stop")]
     no_wait: bool,
 }
 
-/// Moves a region to another compute node, and prints the result.
+/// Has the present owner release a region and another compute node attach it, displays the progress, and
+/// prints the region.
 ///
 /// # Errors
 /// If the manager does not answer or refuses, or the move is stopped.
@@ -49,11 +49,13 @@ pub async fn run(client: &Client, args: MoveRegionArgs) -> Result<(), Failure> {
     let MoveRegionArgs { region: name, to, stop: _, force, no_wait } = args;
     let order = MoveRegion { to: to.clone(), force, wait_ms: 0 };
     let mut region = client.move_region(&name, &order).await?;
+    // Without a target, the request has stopped the move.
     let Some(to) = to else { return print(&region, "stopped") };
     let target = region.release.and_then(|release| release.to).unwrap_or(region.owner);
     if no_wait {
         return print(&region, if is_there(&region) { "moved" } else { "moving" });
     }
+    // Last state displayed: each state is displayed once.
     let mut named = RegionState::Active;
     while !(region.owner == target && is_there(&region)) {
         let moving = region.owner == target || region.release.and_then(|release| release.to) == Some(target);

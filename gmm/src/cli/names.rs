@@ -1,4 +1,4 @@
-//! Names for completion in shells: regions and nodes, asked of the manager that the command line names.
+//! Completion of names in shells: regions and nodes, as listed by the manager that the command line selects.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use cxloe_fabric::Client;
 
 use super::{Args, contact};
 
-/// Longest wait for the manager, after which nothing is offered.
+/// Maximum time to wait for the manager, after which no names are offered.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Kind of object whose names are listed.
@@ -21,7 +21,7 @@ enum Of {
     Nodes,
 }
 
-/// Arguments that take names.
+/// Arguments that take names: subcommand, argument, and kind of the named object.
 const NAMED: &[NamedArg<Of>] = &[
     ("list", "memdev", Of::MemoryNodes),
     ("list", "compute_node", Of::ComputeNodes),
@@ -64,18 +64,18 @@ const NAMED: &[NamedArg<Of>] = &[
     ("monitor", "region", Of::Regions),
 ];
 
-/// Prints the names that can stand at the end of `words`; none if the manager does not answer quickly.
+/// Prints the names that can complete the last of `words`; none if the manager does not answer quickly.
 pub fn print(words: &[String]) {
     let Some(expected) = expected(Args::command(), NAMED, words) else { return };
     let given = expected.given("manager").map(str::to_owned);
     let manager = given.or_else(|| std::env::var("CXLOE_MANAGER").ok()).filter(|url| !url.is_empty());
-    // Who presses a key sees no reason for their absence.
+    // A failure prints nothing, since its text would appear within the command line that the user is typing.
     if let Ok(names) = ask(manager.as_deref(), expected.kind) {
         let _ = expected.print(names);
     }
 }
 
-/// Names that the manager at this URL, or the default one, has.
+/// Requests the names from the manager at this URL, or from the default manager.
 fn ask(manager: Option<&str>, of: Of) -> Result<Vec<String>, Failure> {
     let failed = |error: std::io::Error| Failure::failed(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;

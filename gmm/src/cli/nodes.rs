@@ -7,7 +7,6 @@ use cxloe_fabric::api::Owner;
 use cxloe_fabric::model::{ByteSize, Name};
 use serde_json::{Value, json};
 
-/// Arguments of `gmm set-quota`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Regions that exist stay, even if they exceed the quota.
@@ -19,7 +18,7 @@ pub struct QuotaArgs {
     /// The compute node: name or CN id
     #[arg(value_name = "CN")]
     compute_node: Owner,
-    /// Most bytes of all its regions together, or `none`
+    /// Maximum size of all regions of the compute node together, or `none`
     #[arg(value_name = "SIZE", value_parser = quota)]
     size: Quota,
     /// Print sizes for people
@@ -39,7 +38,6 @@ fn quota(text: &str) -> Result<Quota, String> {
     size.map(|size| Quota(Some(size.0))).map_err(|error| format!("{error}; or `none`"))
 }
 
-/// Arguments of `gmm hold`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A suspended compute node writes back and releases its regions, and attaches none until `gmm release`. CXL
@@ -53,7 +51,6 @@ pub struct HoldArgs {
     compute_node: Owner,
 }
 
-/// Arguments of `gmm release`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gmm release cn1")]
 pub struct ReleaseArgs {
@@ -62,7 +59,6 @@ pub struct ReleaseArgs {
     compute_node: Owner,
 }
 
-/// Arguments of `gmm forget`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For a node that will not return. A memory node that returns nevertheless is a new one: it does not serve its
@@ -85,7 +81,7 @@ pub struct ForgetArgs {
     force: bool,
 }
 
-/// Sets the quota of a compute node, and prints the compute node.
+/// Limits the total size of a compute node's regions, or lifts the limit, and prints the compute node.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -94,7 +90,7 @@ pub async fn set_quota(client: &Client, args: QuotaArgs) -> Result<(), Failure> 
     output::print(output::value(node)?, args.human)
 }
 
-/// Holds a compute node in reset, and prints the compute node.
+/// Has a compute node release its regions and attach none until `gmm release`, and prints the compute node.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -102,7 +98,7 @@ pub async fn hold(client: &Client, args: HoldArgs) -> Result<(), Failure> {
     output::print(output::value(client.hold(&args.compute_node).await?)?, false)
 }
 
-/// Releases a compute node from reset, and prints the compute node.
+/// Ends the suspension of a compute node, which attaches its regions again, and prints the compute node.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.

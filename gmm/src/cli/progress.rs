@@ -6,10 +6,10 @@ use std::time::Duration;
 use cxloe_daemon::to_stderr;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Interval of a spinner's steps.
+/// Interval at which the spinner and the elapsed time are updated.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A progress display, which its drop removes from the terminal.
+/// Progress display on a terminal. Dropping it removes the display.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 

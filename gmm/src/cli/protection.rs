@@ -13,10 +13,9 @@ use serde_json::json;
 
 use super::{output, regions};
 
-/// Interval of looks at the regions on a memory node that is drained.
+/// Interval at which the regions on a memory node are read while it is drained.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Arguments of `gmm protect`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Programs use the region meanwhile. The owner's agent fills a new copy; until then the region is `exposed`.
@@ -28,7 +27,8 @@ Examples:
 pub struct ProtectArgs {
     /// Name of the region
     name: Name,
-    /// Its copies from now on: none (one copy) or mirror (two copies, on different memory nodes and racks)
+    /// Copies of the region from now on: none (one copy) or mirror (two copies, on different memory nodes and
+    /// racks)
     #[arg(value_name = "HOW")]
     protect: Protection,
     /// The memory nodes to take another copy from, separated by commas
@@ -42,7 +42,7 @@ pub struct ProtectArgs {
     human: bool,
 }
 
-/// Changes the protection of a region, and prints the region.
+/// Changes the number of copies of a region, waits until they are in sync, and prints the region.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -55,7 +55,6 @@ pub async fn protect(client: &Client, args: ProtectArgs) -> Result<(), Failure> 
     regions::show(&region, human)
 }
 
-/// Arguments of `gmm drain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The manager places nothing on the memory node any more, and every part of a region there moves to another
@@ -71,7 +70,7 @@ pub struct DrainArgs {
     /// Stop: what has not moved stays
     #[arg(long)]
     stop: bool,
-    /// Return at once
+    /// Return at once, without waiting until all parts have moved
     #[arg(long, conflicts_with = "stop")]
     no_wait: bool,
 }
@@ -104,6 +103,7 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
             let nodes = client.compute_nodes().await?.into_iter();
             nodes.filter(|node| node.health == Health::Reachable).map(|node| node.cn_id).collect()
         };
+        // The owner's agent copies the parts, so the regions of a stopped agent do not move.
         for region in left.iter().filter(|region| !running.contains(&region.owner)) {
             if named.insert(region.name.clone()) {
                 to_stderr!(
@@ -115,6 +115,7 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
         }
         let before = *first.get_or_insert(bytes);
         let moved = before.saturating_sub(bytes);
+        // The estimate assumes the mean rate so far.
         let estimate = match moved {
             0 => String::new(),
             moved => {
@@ -131,7 +132,7 @@ async fn regions_left(client: &Client, node: &Name) -> Result<Vec<Region>, Failu
     Ok(client.regions().await?.into_iter().filter(|region| bytes_on(region, node) > 0).collect())
 }
 
-/// Bytes of a region on a memory node that are not being given back.
+/// Bytes of a region on a memory node, without legs that are being unmapped.
 fn bytes_on(region: &Region, node: &Name) -> u64 {
     let here = |leg: &&cxloe_fabric::model::Leg| &leg.memory_node == node && leg.state != LegState::Unmapping;
     region.legs.iter().filter(here).map(|leg| leg.bytes).sum()

@@ -1,5 +1,5 @@
-//! Nodes that the manager refuses, named to the person who waits for nodes: a node that is refused does nothing, and
-//! who waits for it would otherwise learn so from the logs of the node.
+//! Warnings about nodes that the manager refuses. A refused node carries out no order, and a user who waits
+//! for it would otherwise find the reason only in the log of the node.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use cxloe_fabric::model::EventKind;
 
 use super::progress::Progress;
 
-/// Length of a wait after which the refused nodes are named.
+/// Time that a request may take before the refused nodes are named.
 const LONG: Duration = Duration::from_secs(2);
-/// Age up to which refused requests are named: as often as the manager records those of one caller.
+/// Age up to which refused requests are named, in milliseconds: the interval at which the manager records
+/// refusals of the same caller.
 const RECENT_MS: u64 = 3_600_000;
-/// Limit of callers that are named.
+/// Maximum number of callers that are named.
 const NAMED_MAX: usize = 8;
-/// Beginnings of the paths of requests that nodes send.
+/// Beginnings of the paths of the requests that nodes send.
 const PATHS_OF_NODES: [&str; 3] = ["/v1/memory-nodes", "/v1/compute-nodes", "/v1/join"];
 
 /// Waits for `answer` to a request that memory nodes must carry out. If the wait is long or the request fails, names
@@ -38,7 +39,7 @@ pub async fn watch<T, E>(
             Err(failed)
         }
         Err(_) => {
-            // Beside the wait, whose answer may come meanwhile.
+            // The nodes are named while the wait continues, since the answer may arrive meanwhile.
             let (answered, ()) = tokio::join!(answer, name(client, progress));
             answered
         }
@@ -46,7 +47,7 @@ pub async fn watch<T, E>(
 }
 
 async fn name(client: &Client, progress: &Progress) {
-    // The request itself reports a manager that cannot be asked.
+    // A failure is ignored here, since the request that waits reports an unreachable manager itself.
     if let Ok(Some(warning)) = client.health().await.map(|health| not_followed(&health)) {
         progress.say(&warning);
     }
@@ -55,7 +56,8 @@ async fn name(client: &Client, progress: &Progress) {
     }
 }
 
-/// Warning that names the nodes which do not follow the manager because of its store; `None` if there are none.
+/// Warning about nodes that refuse the manager because its store lacks changes that they have seen; `None` if
+/// there are none.
 pub fn not_followed(health: &ManagerHealth) -> Option<String> {
     let nodes: Vec<String> = health.refused.iter().map(ToString::to_string).collect();
     (!nodes.is_empty()).then(|| {
@@ -67,7 +69,7 @@ pub fn not_followed(health: &ManagerHealth) -> Option<String> {
     })
 }
 
-/// Warnings that name the callers whose requests of nodes were refused lately for lack of a right.
+/// Warnings about callers that lately sent a node's request and had no right to it.
 async fn callers(client: &Client) -> Result<Vec<String>, Failure> {
     let query = EventsQuery { kind: Some("access_refused".into()), ..EventsQuery::default() };
     let events = client.events(EventsQuery { since_ms: Some(since_ms()), ..query }).await?.events;
@@ -78,7 +80,7 @@ async fn callers(client: &Client) -> Result<Vec<String>, Failure> {
     Ok(refused.map(|(who, what)| format!("Warning: {who} was refused {what}: no right to it")).collect())
 }
 
-/// Whether a refused request, a method and a path, is one that nodes send.
+/// True if a refused request, given as a method and a path, is one that nodes send.
 fn is_of_node(what: &str) -> bool {
     let path = what.split_once(' ').filter(|(method, _)| *method != "GET").map(|(_, path)| path);
     path.is_some_and(|path| PATHS_OF_NODES.iter().any(|of| path.starts_with(of)))

@@ -17,7 +17,6 @@ use super::list;
 use super::progress::Progress;
 use super::refused;
 
-/// Arguments of `gmm create-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without a name the region gets the first free one of region0, region1 and so on. Its parts are placed on
@@ -46,19 +45,19 @@ pub struct CreateArgs {
     /// Interleave granularity in bytes: a power of two, 256 to 16384 (16K)
     #[arg(short, long, default_value_t = GRANULARITY_DEFAULT, value_name = "BYTES")]
     granularity: Granularity,
-    /// The memory nodes to take it from, separated by commas
+    /// Memory nodes to take the region's memory from, separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     on: Vec<Name>,
-    /// Copies of its content: none (one copy) or mirror (two copies, on different memory nodes and racks)
+    /// Copies of the region: none (one copy) or mirror (two copies, on different memory nodes and racks)
     #[arg(long, default_value_t, value_name = "HOW")]
     protect: Protection,
-    /// Answer to accesses of its owner beyond its end: error, poison or all-ones
+    /// Answer to the owner's accesses beyond the region's end: error, poison or all-ones
     #[arg(long, value_name = "HOW", default_value = "error", value_parser = unmapped)]
     unmapped: Unmapped,
-    /// User of its compute node who may use it, by number [default: all who may use that node's agent]
+    /// User id on the owner that may use the region [default: all users of that node's agent]
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
-    /// Time to wait for its memory nodes, in milliseconds
+    /// Time to wait for the memory nodes, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
     #[command(flatten)]
@@ -68,10 +67,10 @@ pub struct CreateArgs {
     human: bool,
 }
 
-/// Whether a command waits until the agent of a region's owner has received it.
+/// Options for waiting until the agent of a region's owner has received the region.
 #[derive(Debug, Clone, Copy, Args)]
 struct OwnerWait {
-    /// Wait until the owner's agent has it, too [default: on a terminal]
+    /// Wait until the owner's agent has the region, too [default: on a terminal]
     #[arg(long, conflicts_with = "no_wait")]
     wait: bool,
     /// Do not wait for the owner's agent [default: where standard output is no terminal]
@@ -79,7 +78,6 @@ struct OwnerWait {
     no_wait: bool,
 }
 
-/// Arguments of `gmm grow-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Programs use the region meanwhile. If a memory node refuses its part, the region is not changed.
@@ -90,13 +88,13 @@ Examples:
 pub struct GrowArgs {
     /// Name of the region
     name: Name,
-    /// Its new total size; or the size to add, as in +32G
+    /// New total size; or the size to add, as in +32G
     #[arg(short, long, value_name = "SIZE", value_parser = new_size)]
     size: NewSize,
-    /// The memory nodes to take the addition from, separated by commas
+    /// Memory nodes to take the addition from, separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     on: Vec<Name>,
-    /// Time to wait for its memory nodes, in milliseconds
+    /// Time to wait for the memory nodes, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
     #[command(flatten)]
@@ -178,6 +176,7 @@ pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
         owner_has_it,
         human,
     } = args;
+    // One deadline covers both waits: for the memory nodes and for the owner's agent.
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let create = CreateRegion { name, size, owner, ways, granularity, on, protect, unmapped, uid, wait_ms };
     let progress = Progress::waiting(format!("waiting for memory nodes to map {size}"));
@@ -193,18 +192,19 @@ async fn create_surely(client: &Client, create: &CreateRegion) -> Result<Region,
         Err(lost) if lost.may_be_done() => lost,
         answered => return Ok(answered?),
     };
+    // Without a name, the region cannot be found, and a repeated request might create a second one.
     let Some(name) = &create.name else { return Err(lost.into()) };
     to_stderr!("Warning: the answer was lost; looking whether {name} was created");
     match client.region(name).await {
         Ok(region) if is_of(&region, create, client).await? => Ok(region),
-        // Somebody else's, or there before.
+        // The region differs from the requested one: somebody else created it, or it existed before.
         Ok(_) => Err(lost.into()),
         Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(client.create_region(create).await?),
         Err(error) => Err(error.into()),
     }
 }
 
-/// True if `region` is as `create` asks for it.
+/// True if `region` has the owner and the size that `create` requests.
 async fn is_of(region: &Region, create: &CreateRegion, client: &Client) -> Result<bool, Failure> {
     let owner = match &create.owner {
         Owner::CnId(id) => Some(*id),
@@ -232,7 +232,8 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
     let region = match refused::watch(client, &progress, client.grow_region(&name, &grow)).await {
         Err(lost) if lost.may_be_done() => {
             to_stderr!("Warning: the answer was lost; looking whether {name} grows");
-            // A region that still grows is not of its new size yet: its owner asks again, and is told so.
+            // A growing region has its old size until it is mapped, so this failure can mean that it still
+            // grows.
             let region = client.region(&name).await?;
             if region.size < size {
                 return Err(lost.into());

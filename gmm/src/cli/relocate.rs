@@ -13,10 +13,9 @@ use serde_json::json;
 
 use super::balance::{self, Move, Part, Pool};
 
-/// Interval of looks at a region that moves.
+/// Interval at which the region is read while parts of it move.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Arguments of `gmm relocate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Programs use the region meanwhile. The owner's agent copies the part, so it moves only while the agent runs.
@@ -37,12 +36,12 @@ pub struct RelocateArgs {
     /// Stop: what has not moved stays
     #[arg(long, conflicts_with = "to")]
     stop: bool,
-    /// Return at once
+    /// Return at once, without waiting until the part has moved
     #[arg(long, conflicts_with = "stop")]
     no_wait: bool,
 }
 
-/// Moves a region's part to another memory node, and prints the result.
+/// Moves the parts of a region on one memory node to another one, and prints the result.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -74,7 +73,7 @@ fn print(region: &Name, from: &Name, to: Option<&Name>, state: &str, bytes_left:
     )
 }
 
-/// Waits for the end of a move. `false` if it was stopped.
+/// Waits for the end of a move. Returns `false` if the move was stopped.
 async fn follow(client: &Client, found: &Move) -> Result<bool, Failure> {
     let mut named = false;
     loop {
@@ -95,13 +94,13 @@ async fn follow(client: &Client, found: &Move) -> Result<bool, Failure> {
     }
 }
 
-/// Compute nodes whose agent runs: it copies what moves.
+/// Compute nodes whose agent runs. Only their regions can move, since the agent copies the parts.
 async fn running(client: &Client) -> Result<BTreeSet<CnId>, Failure> {
     let nodes = client.compute_nodes().await?.into_iter();
     Ok(nodes.filter(|node| node.health == Health::Reachable).map(|node| node.cn_id).collect())
 }
 
-/// Legs of a region on a memory node that are not being given back.
+/// Legs of a region on a memory node, without those that are being unmapped.
 fn legs_on<'a>(region: &'a Region, node: &'a Name) -> impl Iterator<Item = &'a Leg> {
     region.legs.iter().filter(move |leg| &leg.memory_node == node && leg.state != LegState::Unmapping)
 }
@@ -110,7 +109,6 @@ fn bytes_on(region: &Region, node: &Name) -> u64 {
     legs_on(region, node).map(|leg| leg.bytes).sum()
 }
 
-/// Arguments of `gmm rebalance`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Moves parts of regions from the memory nodes that are used most to those that are used least, one at a time,
@@ -133,7 +131,8 @@ pub struct RebalanceArgs {
     stop: bool,
 }
 
-/// Evens the use of the memory nodes out, with progress on standard error, and prints the result.
+/// Moves parts of regions until the memory nodes are used evenly, with progress on standard error, and prints
+/// the result.
 ///
 /// # Errors
 /// If the manager does not answer.
@@ -154,7 +153,7 @@ pub async fn rebalance(client: &Client, args: RebalanceArgs) -> Result<(), Failu
     let (began, mut moved, mut count) = (Instant::now(), 0_u64, 0_u64);
     let mut refused = BTreeSet::new();
     let spread = loop {
-        // Regions come and go meanwhile, so each move is chosen by what there is then.
+        // Regions are created and destroyed meanwhile, so each move is chosen from the present state.
         let (pools, parts) = look(client).await?;
         let Some(next) = balance::next_move(&pools, &parts, within, &refused) else {
             break balance::spread(&pools);
@@ -173,6 +172,7 @@ pub async fn rebalance(client: &Client, args: RebalanceArgs) -> Result<(), Failu
         let order = RelocateRegion { from: from.clone(), to: Some(to.clone()), wait_ms: 0 };
         match client.relocate_region(region, &order).await {
             Ok(_) => {}
+            // After a refusal, this region is not moved to this memory node; other moves are still tried.
             Err(error) if error.code().is_some() => {
                 to_stderr!("{region} does not move to {to}: {error}");
                 refused.insert((region.clone(), to.clone()));
@@ -202,12 +202,12 @@ fn shown(one: &Move) -> serde_json::Value {
     json!({ "region": one.region, "from": one.from, "to": one.to, "bytes": one.bytes })
 }
 
-/// A share as per cent, to a tenth.
+/// Converts a fraction to per cent, rounded to a tenth.
 fn percent(share: f64) -> f64 {
     (share * 1000.0).round() / 10.0
 }
 
-/// Pools that can take parts, and parts that can move.
+/// Reads the pools that can receive parts, and the parts that can move.
 async fn look(client: &Client) -> Result<(Vec<Pool>, Vec<Part>), Failure> {
     let (nodes, regions, running) =
         (client.memory_nodes().await?, client.regions().await?, running(client).await?);
@@ -220,6 +220,7 @@ fn pools(nodes: &[MemoryNodeStatus]) -> Vec<Pool> {
     let pool = |status: &MemoryNodeStatus| Pool {
         node: status.node.name.clone(),
         bytes: status.node.pool_bytes,
+        // Memory being zeroed belongs to no region any more, but cannot be allocated yet.
         used: status.node.pool_bytes.saturating_sub(status.free_bytes + status.draining_bytes),
         free: status.free_bytes.saturating_sub(status.reserved_bytes),
         extent_bytes: status.node.extent_bytes,

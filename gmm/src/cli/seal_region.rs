@@ -1,4 +1,5 @@
-//! `gmm seal-region` and `gmm share-region`: regions whose content never changes again, and who else may read them.
+//! `gmm seal-region` and `gmm share-region`: regions whose content never changes again, and compute nodes
+//! besides the owner that may read them.
 
 use clap::Args;
 use cxloe_daemon::command_line::{Failure, output};
@@ -7,10 +8,9 @@ use cxloe_fabric::api::{Owner, SealRegion, ShareRegion};
 use cxloe_fabric::model::{CnId, Name, Region, RegionState};
 use serde_json::json;
 
-/// Time for which the manager waits in one request, in milliseconds.
+/// Maximum time for which the manager holds a request before it answers, in milliseconds: ten minutes.
 const WAIT_MS: u64 = 600_000;
 
-/// Arguments of `gmm seal-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The agent of the owner writes back what was changed and releases the region, once no program maps it; then the memory
@@ -26,12 +26,11 @@ pub struct SealRegionArgs {
     /// Seal it although its owner's agent is unreachable: changes that were not written back are lost
     #[arg(short, long)]
     force: bool,
-    /// Return at once
+    /// Return at once, without waiting for the result
     #[arg(long)]
     no_wait: bool,
 }
 
-/// Arguments of `gmm share-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The region has to be sealed. Its memory is not copied: every compute node reads the same, each with a cache of its own.
@@ -43,7 +42,7 @@ Examples:
 pub struct ShareRegionArgs {
     /// Name of the sealed region
     region: Name,
-    /// The compute node that may read it, by name or CN id
+    /// Compute node that may read the region, by name or CN id
     #[arg(long, value_name = "CN")]
     with: Owner,
     /// User id on that compute node that may read it, instead of all users of its agent
@@ -52,12 +51,12 @@ pub struct ShareRegionArgs {
     /// Stop: the compute node may read it no longer
     #[arg(long)]
     stop: bool,
-    /// Return at once
+    /// Return at once, without waiting for the result
     #[arg(long)]
     no_wait: bool,
 }
 
-/// Seals a region, and prints the result.
+/// Makes a region read-only for good, waits for it unless `--no-wait` is given, and prints the region.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.

@@ -24,16 +24,17 @@ use super::initialisation_mode::InitialisationMode;
 
 /// File name of the store in the data folder.
 const STORE_FILE: &str = "gmm.redb";
-/// The only place from which the password for etcd is read: arguments and files would reveal it.
+/// Environment variable with the password for etcd. It has no flag and no key in the configuration file,
+/// where other users could read it.
 const ETCD_PASSWORD_VARIABLE: &str = "CXLOE_GMM_ETCD_PASSWORD";
 /// File name of the socket in the store's folder.
 const SOCKET_FILE: &str = "gmm.sock";
-/// Minimum of `--certificate-s`.
+/// Minimum of the hidden option `--certificate-s`, by which tests have certificates expire soon.
 const CERTIFICATE_VALID_MIN: Duration = Duration::from_secs(2);
-/// Maximum length of a socket's path: leaves room for the suffix of its temporary name.
+/// Maximum length of a default socket path in bytes. The system's limit is 108; the rest is for the suffix of
+/// a temporary name.
 const SOCKET_PATH_MAX: usize = 90;
 
-/// Arguments of `gmm serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The configuration file is TOML; its keys are the long flags with '_' for '-':
@@ -100,8 +101,8 @@ struct ServeSettings {
         value_name = "BOOL"
     )]
     insecure: Option<bool>,
-    /// Group whose members have all rights by the Unix socket, besides root and the manager's own user; others may only
-    /// look
+    /// Group whose members have all rights by the Unix socket, besides root and the manager's own user;
+    /// others may only read
     #[arg(long, env = "CXLOE_GMM_ADMIN_GROUP", value_name = "GROUP")]
     admin_group: Option<String>,
     /// Unix socket to listen on in addition [default: gmm.sock beside the store, unless --insecure]
@@ -119,7 +120,7 @@ struct ServeSettings {
     /// File (PEM) of this manager's certificate for etcd
     #[arg(long, env = "CXLOE_GMM_ETCD_CERT", value_name = "FILE")]
     etcd_cert: Option<PathBuf>,
-    /// File (PEM) of the key to it
+    /// File (PEM) of the key to that certificate
     #[arg(long, env = "CXLOE_GMM_ETCD_KEY", value_name = "FILE")]
     etcd_key: Option<PathBuf>,
     /// User at etcd; the password is in the variable CXLOE_GMM_ETCD_PASSWORD
@@ -148,7 +149,7 @@ struct ServeSettings {
     /// commas
     #[arg(long, env = "CXLOE_GMM_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     allow_host: Option<Vec<String>>,
-    /// Most connections at a time, half of them from one peer [default: 8192]
+    /// Maximum number of connections at a time, half of them from one peer [default: 8192]
     #[arg(long, env = "CXLOE_GMM_CONNECTIONS_MAX", value_name = "N")]
     connections_max: Option<usize>,
     /// Validity of the certificates of nodes in seconds; they are renewed after two thirds of it [default: 2592000, 30
@@ -172,7 +173,8 @@ struct ServeSettings {
     /// Layout of FM API headers: that of the TCP client tools or that of the specification [default: tools]
     #[arg(long, env = "CXLOE_GMM_FM_DIALECT", value_name = "DIALECT")]
     fm_dialect: Option<Dialect>,
-    /// Most FM API connections at a time; beyond that, silent ones are closed, or else the new ones [default: 1024]
+    /// Maximum number of FM API connections at a time; beyond that, silent ones are closed, or else the new
+    /// ones [default: 1024]
     #[arg(long, env = "CXLOE_GMM_FM_CONNECTIONS_MAX", value_name = "N")]
     fm_connections_max: Option<usize>,
     /// Milliseconds an FM API answer may take before the client is asked to try again [default: 40]
@@ -194,7 +196,7 @@ struct ServeSettings {
 }
 
 impl ServeSettings {
-    /// These settings; values that they lack are taken from `lower`.
+    /// Returns these settings, completed with values of `lower`.
     fn over(&self, lower: Self) -> Self {
         // A store given at a higher level replaces both `store` and `data_dir` of the lower levels.
         let place_given = self.store.is_some() || self.data_dir.is_some();
@@ -202,9 +204,10 @@ impl ServeSettings {
         options::over(self, &lower)
     }
 
-    /// Configuration of the FM API, if it is served.
+    /// Configuration of the FM API, or `None` if it is not served.
     fn fm(&self) -> Result<Option<FmConfig>, Failure> {
         let Some(FmAddress(listen)) = self.fm_listen else { return Ok(None) };
+        // With --insecure the whole manager is open already, so the FM API is not restricted to this machine.
         let open = self.fm_insecure.unwrap_or(false) && !self.insecure.unwrap_or(false);
         if open && !listen.ip().is_loopback() {
             return Err(Failure::usage(format!(
@@ -232,7 +235,7 @@ impl ServeSettings {
         Ok(Some(config))
     }
 
-    /// Credentials for etcd.
+    /// Files for TLS and the user with which the manager authenticates at etcd.
     fn etcd(&self) -> Result<EtcdAccess, Failure> {
         let identity = match (self.etcd_cert.clone(), self.etcd_key.clone()) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -346,12 +349,10 @@ impl ServeArgs {
         self.config.is_some() || self.settings.flags.listen.is_some()
     }
 
-    /// Path of the configuration file, if given.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// Sets the path of the configuration file to read.
     pub fn set_file(&mut self, file: PathBuf) {
         self.config = Some(file);
     }
@@ -391,6 +392,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
 }
 
 async fn serve(config: Config) -> Result<(), Failure> {
+    // Each connection is an open file.
     raise_limit();
     let no_signals = |error| Failure::failed(format!("cannot wait for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
@@ -406,6 +408,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         () = watch(&server, supervisor) => {}
     }
     supervisor.stopping("closing the store");
+    // A port file that stayed would name a port that nobody serves.
     if let Some(path) = port_file
         && let Err(error) = std::fs::remove_file(&path)
     {

@@ -9,7 +9,6 @@ use serde_json::json;
 
 use super::refused;
 
-/// Arguments of `gmm status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +21,7 @@ pub struct StatusArgs {
     human: bool,
 }
 
-/// Prints the health of the manager, and the numbers of its nodes and regions.
+/// Prints the health of the manager with the numbers of its nodes and regions; warnings go to standard error.
 ///
 /// # Errors
 /// If the manager does not answer.

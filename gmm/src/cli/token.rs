@@ -12,7 +12,6 @@ use cxloe_fabric::model::{ByteSize, CnId, Name, Role, Token};
 
 use super::contact::Logins;
 
-/// Arguments of `gmm token`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +46,7 @@ Examples:
     /// Revoke tokens
     #[command(after_help = "Example:\n  gmm token revoke 1a2b3c4d")]
     Revoke {
-        /// Their ids: the part between the first and the second dot
+        /// Ids of the tokens: the part between the first and the second dot
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -55,7 +54,7 @@ Examples:
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// Rights of its bearer: admin, tenant, viewer, mn, cn or fm
+    /// Rights of the bearer: admin, tenant, viewer, mn, cn or fm
     #[arg(long)]
     role: Role,
     /// Validity, as in 30m, 12h, 90d [default: 1h for mn, cn and fm, 90d for others]
@@ -65,12 +64,12 @@ struct CreateArgs {
     /// Give it once for each
     #[arg(long, value_name = "MAC")]
     cn: Vec<CnId>,
-    /// Most bytes of all regions of the tenant
+    /// Maximum size of all regions of the tenant together
     #[arg(long, value_name = "SIZE")]
     quota: Option<ByteSize>,
 }
 
-/// Creates, lists or revokes tokens.
+/// Creates a token and prints it, lists the tokens, or revokes some.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -94,7 +93,6 @@ pub async fn run(client: &Client, args: TokenArgs) -> Result<(), Failure> {
     }
 }
 
-/// Arguments of `gmm login`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The token is stored in $XDG_CONFIG_HOME/cxloe/logins.json, which only this user can read. Every command of
@@ -129,7 +127,6 @@ pub async fn login(args: LoginArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Arguments of `gmm logout`.
 #[derive(Debug, Args)]
 #[command(after_help = "The token stays valid: `gmm token revoke` ends that.\n\nExample:\n  gmm logout")]
 pub struct LogoutArgs {
@@ -163,7 +160,6 @@ pub async fn whoami(client: &Client) -> Result<(), Failure> {
     output::print(output::value(&client.who_am_i().await?)?, false)
 }
 
-/// Arguments of `gmm revoke`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The manager refuses the node's certificate from now on, and the nodes it has sessions with end these. Its
@@ -182,7 +178,7 @@ pub struct RevokeArgs {
     fm: bool,
 }
 
-/// Revokes a node's access to the manager.
+/// Has the manager refuse a node's certificate until the node joins again.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.
@@ -193,6 +189,7 @@ pub async fn revoke(client: &Client, args: RevokeArgs) -> Result<(), Failure> {
         Owner::CnId(_) if args.fm => return Err(Failure::usage("an FM client is known by its name")),
         Owner::CnId(cn) => Party::ComputeNode(cn),
         Owner::Name(name) => {
+            // Compute nodes are identified by their CN ids, so the name of a compute node is looked up first.
             let known = client.compute_nodes().await?;
             let known = known.into_iter().find(|node| node.name.as_ref() == Some(&name));
             known.map_or_else(|| named(name), |node| Party::ComputeNode(node.cn_id))

@@ -21,7 +21,7 @@ use cxloe_fm::virtual_switch::{NO_LD, VppbStatus};
 const CAPACITY_ADDED: u8 = 0;
 /// Value of `change` in [`EventContent::Capacity`]: the capacity is to be released.
 const CAPACITY_RELEASED: u8 = 1;
-/// Number given for a vPPB that is no longer recorded.
+/// vPPB number in events whose vPPB is no longer recorded.
 const VPPB_UNKNOWN: u8 = 0xFF;
 
 /// The vPPB of each LD, from the LD's latest binding event.

@@ -1,5 +1,6 @@
-//! The manager's fabric as switches of the FM API. Switch `k` has the memory nodes and compute nodes with index `127 k`
-//! to `127 k + 126`. Its state is derived from the manager's; each change is a command to the manager.
+//! The manager's fabric as switches of the FM API. Switch `k` has the memory nodes and compute nodes with
+//! index `127 k` to `127 k + 126`. The state of a switch is derived from the manager's; each change is a
+//! command to the manager.
 
 mod events;
 mod refusal;
@@ -38,7 +39,6 @@ pub struct Volatile {
 /// One switch of the fabric, as one FM API command sees and changes it.
 #[derive(Debug)]
 pub struct ManagerView<'a> {
-    /// The manager that the command reads and changes.
     pub manager: &'a mut Manager,
     /// Number of the switch, from 0.
     pub switch: u32,
@@ -46,9 +46,8 @@ pub struct ManagerView<'a> {
     pub who: &'a str,
     /// Time of the command, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// Receives the changes made, which have to be stored.
+    /// Changes made by the command. The caller has to store them.
     pub changes: &'a mut Vec<Change>,
-    /// The command registers of all LDs.
     pub volatile: &'a mut Volatile,
 }
 
@@ -65,7 +64,7 @@ impl ManagerView<'_> {
         nodes.find(|node| self.place(node.index) == Some(port))
     }
 
-    /// The compute node whose virtual switch this is.
+    /// The compute node that is this virtual switch.
     fn compute_node(&self, vcs: u8) -> Option<&ComputeNode> {
         let mut nodes = self.manager.state().compute_nodes.values();
         nodes.find(|node| self.place(node.index) == Some(vcs))
@@ -94,6 +93,7 @@ impl ManagerView<'_> {
 
     /// The device that stands for a memory node, without its LDs.
     pub(super) fn bare_device(&self, node: &MemoryNode, port: u8) -> Device {
+        // A MAC address is unique, so the first one serves as the serial number.
         let serial = node
             .macs
             .first()
@@ -157,13 +157,13 @@ impl ManagerView<'_> {
         })
     }
 
-    /// The manager's record of an LD.
+    /// The manager's record of an LD of the memory node at a port; `None` if there is none.
     fn ld(&self, port: u8, ld: u8) -> Option<&cxloe_fabric::model::LogicalDevice> {
         let place = (self.node_at(port)?.name.clone(), u16::from(ld));
         self.manager.state().logical_devices.get(&place)
     }
 
-    /// Key of an LD's command register: each host of an LD has its own.
+    /// Key of an LD's command register: each host of an LD has a register of its own.
     fn register(&self, port: u8, ld: u8) -> Option<(Name, u8, Option<CnId>)> {
         let bound = self.ld(port, ld).and_then(|ld| ld.binding.as_ref());
         Some((self.node_at(port)?.name.clone(), ld, bound.map(|binding| binding.compute_node)))
@@ -255,6 +255,8 @@ impl Fabric for ManagerView<'_> {
     fn bind(&mut self, vcs: u8, vppb: u8, port: u8, ld: Option<u8>) -> Result<(), ReturnCode> {
         let (compute_node, memory_node) = (self.owner(vcs)?, self.name(port)?);
         let (ld, vppb) = (ld.map(u16::from), Some(vppb));
+        // The manager does not wait: the FM API reports the end of the operation as that of a background
+        // operation.
         let bind = api::Bind { compute_node, memory_node, ld, vppb, wait_ms: 0 };
         self.apply(Command::Bind(bind, Some(self.switch)))
     }
@@ -308,6 +310,7 @@ impl Fabric for ManagerView<'_> {
 
     fn set_command_register(&mut self, port: u8, ld: u8, value: u16) {
         if let Some(place) = self.register(port, ld) {
+            // Values that former hosts of the LD have written are removed.
             self.volatile.commands.retain(|(node, id, _), _| (node, *id) != (&place.0, place.1));
             self.volatile.commands.insert(place, value);
         }
@@ -372,10 +375,12 @@ fn decoders_of(region: &Region, node: &Name) -> impl Iterator<Item = Decoder> {
     })
 }
 
-/// Generation number of a list of capacity: an FNV-1a hash of the list.
+/// Generation number of a list of capacity: an FNV-1a hash of the list, which changes with the list and is
+/// not stored.
 fn generation(capacity: &[Capacity]) -> u32 {
     let bytes =
         capacity.iter().flat_map(|capacity| [capacity.dpa, capacity.bytes]).flat_map(u64::to_le_bytes);
+    // Offset basis and prime of the 32-bit FNV-1a hash.
     bytes.fold(0x811C_9DC5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
@@ -390,7 +395,7 @@ fn code_of(error: &ManagerError) -> ReturnCode {
     match error {
         ManagerError::OperationRuns { .. } => ReturnCode::Busy,
         ManagerError::StaticFabric | ManagerError::WrongKind { .. } => ReturnCode::Unsupported,
-        // Errors that a later repetition may not meet.
+        // The same request may succeed later, for example when memory is free again.
         ManagerError::NoSpace { .. }
         | ManagerError::TooFewNodes { .. }
         | ManagerError::RegionInUse { .. }

@@ -34,7 +34,7 @@ fn refuse(view: &ManagerView<'_>, what: &str, of: &str, places: &BTreeMap<u8, St
     ReturnCode::InvalidInput
 }
 
-/// The existing numbers, each with its node.
+/// Lists the numbers that are in use, each with its node.
 fn listed(of: &str, places: &BTreeMap<u8, String>) -> String {
     if places.is_empty() {
         return format!("this switch has no {of} in use");

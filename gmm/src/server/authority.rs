@@ -32,7 +32,7 @@ pub const CERTIFICATE_FILE: &str = "ca.pem";
 pub const NODE_VALID_DEFAULT: Duration = Duration::from_secs(30 * 86_400);
 /// Validity of a manager's own certificate. It is renewed at each start and after each tenth of this time.
 const MANAGER_VALID: Duration = Duration::from_secs(100 * 86_400);
-/// Interval between renewals of the manager's certificate.
+/// Interval between renewals of the manager's certificate, a tenth of its validity.
 pub const MANAGER_RENEW: Duration = Duration::from_secs(10 * 86_400);
 /// Validity of the authority's certificate.
 const AUTHORITY_VALID: Duration = Duration::from_secs(3650 * 86_400);
@@ -44,36 +44,24 @@ const POINT_BYTES: usize = 65;
 /// Reason for which the authority cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// Its file cannot be read or written.
     #[error(
         "cannot use {path} for the manager's certificates: {source}; it is read and written by the manager's user alone"
     )]
-    File {
-        /// Path of the authority's file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
-    /// Other users may read it.
+    File { path: PathBuf, source: std::io::Error },
     #[error("the key of the manager's certificates: {0}")]
     Wide(WideFile),
-    /// The file's content is not a key and certificate.
     #[error(
         "{place} holds no usable key and certificate ({reason}); put the file back from a backup, or remove it: all nodes have to join again then"
     )]
     Damaged {
         /// Path of the file, or name of the key in etcd.
         place: String,
-        /// The defect of the content, as text.
         reason: String,
     },
-    /// It cannot be stored in etcd.
     #[error("cannot store the key that signs certificates: {0}")]
     Shared(EtcdError),
-    /// A certificate could not be signed.
     #[error("cannot make a certificate: {0}")]
     Sign(String),
-    /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Tls(String),
 }
@@ -84,7 +72,7 @@ impl From<rcgen::Error> for AuthorityError {
     }
 }
 
-/// The authority's key and certificate.
+/// The authority's key and certificate, with which it signs other certificates.
 pub struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
@@ -92,9 +80,7 @@ pub struct Authority {
     pem: String,
 }
 
-/// A certificate signed by the authority, with its dates.
 pub struct Signed {
-    /// The certificate in PEM.
     pub pem: String,
     /// Time at which the certificate expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
@@ -109,6 +95,7 @@ impl NodeKey {
     /// Reads a public key from base64; `None` if the text is not a point of P-256.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes: [u8; POINT_BYTES] = STANDARD.decode(text).ok()?.try_into().ok()?;
+        // 4 is the prefix of an uncompressed point (SEC 1).
         (bytes[0] == 4).then_some(Self(bytes))
     }
 
@@ -158,7 +145,6 @@ impl Authority {
         Ok(Self { certificate, issuer, pem: pem.to_owned() })
     }
 
-    /// Key and certificate as they are stored: a secret.
     pub fn pem(&self) -> &str {
         &self.pem
     }
@@ -203,6 +189,7 @@ impl Authority {
         roots.add(self.certificate.clone()).map_err(|e| tls(e.to_string()))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
+            // Callers that authenticate by a token have no certificate.
             .allow_unauthenticated()
             .build()
             .map_err(|e| tls(e.to_string()))?;
@@ -218,6 +205,7 @@ impl Authority {
 
 fn authority_params(now: SystemTime) -> CertificateParams {
     let mut params = params("CXLoE authority", now, AUTHORITY_VALID);
+    // The authority certifies managers and nodes, and no further authorities.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
@@ -227,6 +215,7 @@ fn params(name: &str, now: SystemTime, valid: Duration) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::OrganizationName, "CXLoE");
     params.distinguished_name.push(DnType::CommonName, name);
+    // The certificate is already valid for a node whose clock is behind.
     params.not_before = (now - SKEW).into();
     params.not_after = (now + valid).into();
     // Browsers remember certificates by serial number, and refuse another certificate with the same number.

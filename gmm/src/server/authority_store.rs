@@ -1,5 +1,5 @@
-//! Storage of the authority's key and certificate: in a file next to the manager's store, or in a key of etcd that
-//! all managers of that store share. The stored one is replaced when a backup is restored.
+//! Storage of the authority's key and certificate: in a file next to the manager's store, or in a key of etcd
+//! that all managers of that store share. A restored backup replaces the stored authority.
 
 use std::fs;
 use std::io;
@@ -13,25 +13,26 @@ use crate::store::{EtcdPlace, StorePlace};
 use cxloe_private::{Existing, WideFile};
 use tokio::sync::watch;
 
-/// Pause before a request to a store that did not answer is repeated.
+/// Pause before a failed request to etcd is repeated.
 const SHARED_PAUSE: Duration = Duration::from_millis(500);
-/// Interval at which managers look in etcd whether another one has restored a backup with another authority.
+/// Interval at which a manager reads the authority from etcd, since another manager may have restored a
+/// backup with another authority.
 const SHARED_LOOK: Duration = Duration::from_secs(5);
 
-/// The authority in use; none until its store has answered.
+/// The authority in use; none until the store has answered.
 pub type AuthorityInUse = watch::Sender<Option<Arc<Authority>>>;
 
-/// Place of an authority.
+/// Place of the authority: beside the manager's records, so that they are lost or backed up together.
 #[derive(Debug, Clone)]
 pub enum AuthorityStore {
-    /// A folder, which contains the file of the store.
+    /// The folder that contains the file of the store.
     Folder(PathBuf),
     /// The etcd cluster that contains the store.
     Etcd(EtcdPlace),
 }
 
 impl AuthorityStore {
-    /// The place of the authority for a store at `place`.
+    /// Returns the place of the authority that belongs to a store at `place`.
     pub fn beside(place: &StorePlace) -> Self {
         match place {
             StorePlace::File(path) => {
@@ -42,7 +43,7 @@ impl AuthorityStore {
         }
     }
 
-    /// Stores `authority` in the place of the one that is there.
+    /// Replaces the stored authority by `authority`.
     ///
     /// # Errors
     /// [`AuthorityError::File`], [`AuthorityError::Shared`].
@@ -82,6 +83,7 @@ pub fn in_folder(folder: &Path) -> Result<Authority, AuthorityError> {
                     tracing::info!(path = %path.display(), hash = %new.hash(), "made an authority for certificates");
                     Ok(new)
                 }
+                // Another process has stored one meanwhile, and that one is used.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => in_folder(folder),
                 Err(error) => Err(failed(error)),
             }
@@ -90,12 +92,14 @@ pub fn in_folder(folder: &Path) -> Result<Authority, AuthorityError> {
     }
 }
 
-/// Keeps `in_use` at the authority of the managers that share the store at `place`. Never returns.
+/// Sets `in_use` to the authority of the managers that share the store at `place`, again after each
+/// replacement. Never returns.
 pub async fn follow(place: &EtcdPlace, in_use: &AuthorityInUse) {
     let mut said = false;
     loop {
         let asked = async {
             let shared = SharedAuthority::at(place).map_err(|error| error.to_string())?;
+            // The new authority is stored only if no manager has stored one before.
             let new = Authority::new().map_err(|error| error.to_string())?;
             let pem = shared.or_new(new.pem()).await.map_err(|error| error.to_string())?;
             let authority = Authority::from_pem(&pem, &place.to_string());
@@ -116,7 +120,7 @@ pub async fn follow(place: &EtcdPlace, in_use: &AuthorityInUse) {
         };
         loop {
             tokio::time::sleep(SHARED_LOOK).await;
-            // Without an answer, the known authority stays.
+            // If etcd does not answer, the authority in use stays.
             let Ok(Some(pem)) = shared.read().await else { continue };
             if in_use.borrow().as_ref().is_some_and(|known| known.pem() == pem) {
                 continue;

@@ -27,7 +27,7 @@ const LARGE_BYTES: u64 = 32 << 10;
 /// Maximum number of large bodies received at a time.
 const LARGE_MAX: usize = 64;
 
-/// Permits to receive large bodies.
+/// Semaphore that limits the number of large bodies that are received at a time.
 #[derive(Debug, Clone)]
 pub struct BodyPermits(Arc<Semaphore>);
 
@@ -44,7 +44,7 @@ fn bytes_max(path: &str) -> usize {
 }
 
 impl BodyPermits {
-    /// Takes the request; receives its body under a permit if the body is large.
+    /// Receives the body of a request, under a permit if it is large, and returns the request with the body.
     ///
     /// # Errors
     /// The response that refuses the request.
@@ -61,7 +61,8 @@ impl BodyPermits {
             return Err(ApiError::from(Denied::forbidden(stranger, "")).into_response());
         }
         if request.uri().path() == RESTORE_PATH || hint.upper().is_some_and(|upper| upper <= LARGE_BYTES) {
-            // The handler receives a backup itself, within its own limit, after the caller's right was checked.
+            // Small bodies need no permit. The handler of a restore receives the backup itself, within a
+            // limit of its own, after it has checked the caller's right.
             return Ok(request);
         }
         let too_large = || {
@@ -76,7 +77,8 @@ impl BodyPermits {
             return Err(ApiError::new(ErrorCode::Unavailable, error, "ask again in a moment").into_response());
         };
         let (parts, body) = request.into_parts();
-        // A body that is slightly too large is received as a whole, so that the client reads the response.
+        // A body that is slightly too large is received to its end: otherwise the client would see a broken
+        // connection instead of the response.
         match to_bytes(body, BODY_BYTES_MAX).await {
             Ok(bytes) if bytes.len() <= limit => Ok(Request::from_parts(parts, Body::from(bytes))),
             Err(error) if !is_too_long(&error) => Err(broken(&error).into_response()),

@@ -1,25 +1,26 @@
-//! The conduct of a manager among several when it cannot take part in the election, or cannot lead: how long it pauses
-//! before the next attempt, and which setbacks go into its log. Decided without I/O. No setback ends the process: a
-//! manager ends only by order.
+//! Behaviour of one of several managers when it cannot take part in the election, or cannot lead: the pause
+//! before the next attempt, and whether the setback is logged. The module does no I/O. No setback ends the
+//! process, which ends only by a signal.
 
 use std::time::Duration;
 
-/// Pause between two looks for the leader, and after a setback that passes by itself.
+/// Pause between two reads of the leader's key, and after a setback that passes by itself.
 pub const LOOK_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause after a request that etcd refused.
+/// Maximum pause after a request that etcd refused.
 const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// First and longest pause after this manager won the election and could not lead: other managers try meanwhile.
+/// Minimum and maximum pause after this manager won the election and could not lead: the pause lets other
+/// managers win.
 const FAILED_PAUSE_MIN: Duration = Duration::from_secs(1);
 const FAILED_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Minimum time between two entries of the log about setbacks of one kind.
+/// Minimum time between two entries of the log about setbacks of one kind, in milliseconds.
 const SAY_MS: u64 = 60_000;
 
-/// Kind of setback.
+/// Reason for which this manager neither leads nor follows a leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setback {
     /// etcd does not answer, or has no quorum.
     Away,
-    /// etcd refuses this manager's requests, or the leader's key is not as managers write it.
+    /// etcd refuses this manager's requests, or the leader's key has content that no manager writes.
     Refused,
     /// The lead is lost; the store is intact.
     Deposed,
@@ -27,12 +28,11 @@ pub enum Setback {
     Failed,
 }
 
-/// The conduct after a setback.
+/// Reaction to a setback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// Time until the next attempt.
     pub pause: Duration,
-    /// True if the setback goes into the log.
     pub log: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Candidacy {
 }
 
 impl Candidacy {
-    /// The conduct after a setback at `now_ms` of any clock that does not go back.
+    /// Returns the reaction to a setback at `now_ms`, by any clock that does not go back.
     pub fn after(&mut self, setback: Setback, now_ms: u64) -> Step {
         let before = self.last.filter(|(last, _)| *last == setback).map_or(0, |(_, count)| count);
         self.last = Some((setback, before.saturating_add(1)));
@@ -58,7 +58,7 @@ impl Candidacy {
             Setback::Refused => grown(LOOK_PAUSE, REFUSED_PAUSE_MAX),
             Setback::Failed => grown(FAILED_PAUSE_MIN, FAILED_PAUSE_MAX),
         };
-        // Each lost lead was won before, and that is in the log too.
+        // Each lost lead is logged, since winning it was logged, too.
         let due = |(said, at_ms): (Setback, u64)| {
             said != setback || setback == Setback::Deposed || now_ms.saturating_sub(at_ms) >= SAY_MS
         };

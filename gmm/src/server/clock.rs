@@ -17,7 +17,7 @@ impl Clock {
         Self { epoch_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), started: Instant::now() }
     }
 
-    /// This clock, moved forward to `at_ms` if it is behind.
+    /// Returns this clock, moved forward to `at_ms` if it is behind.
     pub fn not_before(self, at_ms: u64) -> Self {
         Self { epoch_ms: self.epoch_ms.max(at_ms), ..self }
     }

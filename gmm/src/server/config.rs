@@ -20,7 +20,6 @@ pub const CONNECTIONS_DEFAULT: usize = 8192;
 /// Minimum node time-out: a node sends three messages within the time-out.
 pub const NODE_TIMEOUT_MIN: Duration = Duration::from_millis(30);
 
-/// Configuration of a manager's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// TCP address to listen on, with TLS; port 0 stands for any free port.
@@ -45,7 +44,6 @@ pub struct Config {
     pub node_timeout: Duration,
     /// Time that a copy of a region may be on an unreachable memory node before it is replaced; zero: no replacement.
     pub rebuild_after: Duration,
-    /// Order in which compute nodes start and regions are created.
     pub initialisation: Initialisation,
     /// Content of the fabric file; empty without one.
     pub declared: Declared,

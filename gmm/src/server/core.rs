@@ -29,23 +29,20 @@ const BATCH_MAX: usize = 256;
 const IDLE: Duration = Duration::from_secs(1);
 /// Lateness of a wake-up, in milliseconds, from which the process counts as having been paused.
 const PAUSE_MIN_MS: u64 = 200;
-/// First and longest pause before an unwritable store is tried again.
+/// Minimum and maximum pause before an unwritable store is tried again; each failure doubles the pause.
 const THAW_PAUSE_MIN: Duration = Duration::from_millis(500);
 const THAW_PAUSE_MAX: Duration = Duration::from_secs(8);
 
 /// Reason for which a job was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// The manager refused the command.
     #[error(transparent)]
     Manager(#[from] ManagerError),
-    /// The caller has no right to it.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// Too many jobs are waiting.
     #[error("the manager has {QUEUE_MAX} requests waiting")]
     Busy,
-    /// The store could not be written.
+    /// The store could not be written, for this reason.
     #[error("it was not done: {0}")]
     Unwritable(String),
     /// The thread ended: the store failed, or the process is ending.
@@ -57,7 +54,7 @@ pub enum CoreError {
 type Work = Box<dyn FnOnce(&mut JobContext<'_>) -> AnswerSender + Send>;
 type AnswerSender = Box<dyn FnOnce() + Send>;
 
-/// Arguments of a job: the manager, the time, and the changes to be stored.
+/// Context in which the thread runs a job. The job appends its changes, which the thread stores.
 struct JobContext<'a> {
     manager: &'a mut Manager,
     now_ms: u64,
@@ -190,7 +187,8 @@ impl Core {
         drop(self.jobs.try_send(work));
     }
 
-    /// Records that the request `what` of the caller `who` was refused; in the event log too, if its limit permits.
+    /// Counts a refused request `what` of the caller `who`. The event log gets an entry only if the limit for
+    /// this caller permits.
     pub fn refused(&self, who: String, what: String) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(attempts) = refusals.refused(&who, self.clock.now_ms()) else { return };
@@ -266,7 +264,7 @@ impl Core {
 }
 
 impl CoreThread {
-    /// True once the thread has ended.
+    /// True once the thread has ended, by order or because the store failed.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
@@ -305,6 +303,7 @@ fn run(
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
     let CommitReceivers { topics, directory, unwritable } = receivers;
     let mut thaw = StoreRetry::default();
+    // The changes of a batch are recorded, so that they can be undone if the store cannot be written.
     manager.begin_batch();
     loop {
         if manager.frozen().is_some() && thaw.is_due() && thaw.tried(&mut manager, store.as_mut(), &clock)? {
@@ -338,13 +337,15 @@ fn run(
                 next = queue.try_recv().ok();
             }
         }
-        // After the jobs: a sync that waited in the queue counts as a message of its node.
+        // The clock advances after the jobs, so that a sync that waited in the queue counts as a message of
+        // its node.
         if let Ok(outcome) = manager.apply(Command::Tick, now_ms) {
             changes.extend(outcome.changes);
         }
         if !changes.is_empty() {
             let committed = store.commit(&changes);
-            // Nodes get their answers after the write, and send nothing before.
+            // Nodes send nothing before they get their answers, so the time of the write does not count as
+            // their silence.
             let written_ms = clock.now_ms();
             let took_ms = written_ms.saturating_sub(now_ms);
             if took_ms >= PAUSE_MIN_MS {
@@ -370,7 +371,8 @@ fn run(
                     *unwritable.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
                     manager.freeze(reason).map_err(|source| store.contradicted(source))?;
                     thaw = StoreRetry::default();
-                    // The other callers get an error, since their changes were undone.
+                    // The other answers are dropped, so that their callers get an error: their changes were
+                    // undone.
                     answers.truncate(sure);
                 }
                 Err(error) => return Err(error),
@@ -409,6 +411,7 @@ impl StoreRetry {
         store: &mut dyn Store,
         clock: &Clock,
     ) -> Result<bool, StoreError> {
+        // Writing an unchanged record shows whether the store can be written.
         let found = store.reopen().and_then(|state| {
             store.commit(&[Change::Meta(state.meta)])?;
             Ok(state)

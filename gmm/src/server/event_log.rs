@@ -1,4 +1,4 @@
-//! Stored events in the process's log: one line each, with every value once.
+//! Stored events in the process's log: one line for each event, in which each of its values occurs once.
 
 use cxloe_fabric::model::Event;
 use serde_json::{Map, Value};
@@ -23,6 +23,7 @@ impl LoggedEvent {
         for (name, value) in values {
             let value = shown(value);
             match name.as_str() {
+                // The kind of the event is the message of the line.
                 "event" => {}
                 "region" => logged.region = Some(value),
                 "memory_node" => logged.memory_node = Some(value),
@@ -45,7 +46,7 @@ fn shown(value: Value) -> String {
     }
 }
 
-/// Writes a stored event to the process's log.
+/// Logs a stored event at level `info`.
 pub fn log(event: &Event) {
     let values = match serde_json::to_value(&event.kind) {
         Ok(Value::Object(values)) => values,

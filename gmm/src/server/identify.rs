@@ -27,7 +27,7 @@ const NO_LONGER: &str = "its token, its session or its certificate has ended whi
 /// The name of the cookie that holds a browser's session.
 pub const COOKIE_NAME: &str = "cxloe-session";
 
-/// Means of this process to identify callers.
+/// State of this process by which callers are identified, shared by all listeners and requests.
 #[derive(Clone)]
 pub struct Authenticator {
     /// True if TCP is served without TLS and access control.
@@ -65,7 +65,6 @@ impl Authenticator {
         Self { kept: Some(kept), ..self }
     }
 
-    /// Validity of the certificates that nodes get.
     pub fn certificate_valid(&self) -> Duration {
         self.valid
     }
@@ -75,12 +74,11 @@ impl Authenticator {
         self.insecure
     }
 
-    /// URL at which nodes reach this manager.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Sets the certificate authority, as its store has it.
+    /// Sets the certificate authority that the caller has read from its store.
     pub fn set_authority(&self, authority: Arc<Authority>) {
         self.authority.send_replace(Some(authority));
     }
@@ -97,7 +95,7 @@ impl Authenticator {
         Ok(())
     }
 
-    /// The certificate authority in use, which may change.
+    /// The certificate authority in use, as a channel that announces each replacement.
     pub fn authority_in_use(&self) -> &AuthorityInUse {
         &self.authority
     }
@@ -190,7 +188,7 @@ struct RefusedRequest {
 }
 
 impl RefusedRequest {
-    /// `None` for a read without credentials, which a browser sends before its user logs in.
+    /// Returns `None` for a read without credentials, which a browser sends before its user logs in.
     fn of(request: &Request, caller: &Caller, peer: Option<Peer>) -> Option<Self> {
         let who = match (&caller.may, peer) {
             (CallerRights::Nothing(None), _) if request.method() == Method::GET => return None,
@@ -213,12 +211,14 @@ pub async fn identified(
 ) -> Response {
     let peer = request.extensions().get::<Peer>().copied();
     let mut headers = HeaderMap::new();
+    // The headers with credentials are copied, since the request itself is consumed.
     for name in [AUTHORIZATION, COOKIE] {
         for value in request.headers().get_all(&name) {
             headers.append(name.clone(), value.clone());
         }
     }
     let caller = core.caller(&authenticator.evidence(peer.as_ref(), &headers));
+    // Only answers that show state are withheld: a change that was made is confirmed.
     let looks = request.method() == Method::GET || request.uri().path().ends_with("/sync");
     let asked = RefusedRequest::of(&request, &caller, peer);
     let credentials =

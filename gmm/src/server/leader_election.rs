@@ -29,7 +29,6 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of characters of an origin or a path in an entry of the event log.
 const ORIGIN_CHARS_MAX: usize = 100;
 
-/// Role of this process.
 #[derive(Clone)]
 enum Role {
     /// This process leads: these routes answer while the lease holds.
@@ -75,7 +74,6 @@ impl LeaderElection {
         *self.core.write().unwrap_or_else(PoisonError::into_inner) = Some(core);
     }
 
-    /// The core, while this process leads.
     pub fn core(&self) -> Option<Core> {
         self.core.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -88,7 +86,7 @@ impl LeaderElection {
         }
     }
 
-    /// Number of answered requests, by class of the HTTP status.
+    /// Returns the number of answered requests of each class of HTTP status, such as `2xx`.
     pub fn answered(&self) -> impl Iterator<Item = (&'static str, u64)> {
         CLASSES.into_iter().zip(self.answered.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -111,7 +109,7 @@ impl LeaderElection {
         true
     }
 
-    /// The router that a listener serves, in every role.
+    /// Router that a listener serves, whether this manager leads or follows.
     pub fn router(&self) -> Router {
         web::parts().route("/", get(view)).fallback(answer).with_state(self.clone())
     }
@@ -121,6 +119,7 @@ impl LeaderElection {
     }
 
     fn set(&self, role: Role) {
+        // Metrics and health checks must not show the state of a term that has ended.
         if !matches!(role, Role::Leading(..)) {
             *self.core.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
@@ -172,7 +171,8 @@ async fn answer_as(role: Role, request: Request) -> Response {
             }
         }
         Role::Leading(..) => no_leader("this manager has just lost the lead"),
-        // Without TLS, a manager identifies no caller.
+        // A manager without TLS identifies no callers, so that a local user can be redirected to it like any
+        // other client.
         Role::Following(url) if url.starts_with("https:") && is_local_user(&request) => {
             leader_is_elsewhere(&url)
         }
@@ -198,7 +198,7 @@ fn leader_is_elsewhere(url: &str) -> Response {
     ApiError::new(ErrorCode::Unauthenticated, error, hint).into_response()
 }
 
-/// The web view, from the leader, or from a manager while none leads; the page then says so.
+/// Serves the web view, or redirects to the leader. While no manager leads, the page says so.
 async fn view(State(election): State<LeaderElection>, request: Request) -> Response {
     match election.role() {
         Role::Following(url) => redirect(&url, request).await,
@@ -263,7 +263,7 @@ mod tests {
         );
         assert_eq!(serde_json::from_slice::<ErrorBody>(&body).unwrap().code, ErrorCode::NotLeader);
 
-        // The leader could not identify a user of this machine's socket.
+        // The leader could not identify a user of this machine's socket, so there is no redirect.
         election.follow("https://10.0.0.3:7440");
         let by_socket = |token: Option<&str>| {
             let mut request = Request::post("/v1/x").header("content-type", "application/json");

@@ -29,7 +29,7 @@ use cxloe_gmm_core::manager::{Manager, Options};
 /// Interval of checks whether the core's thread has ended by itself.
 const CORE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A leading manager. Its drop without [`LeaderTerm::end`] aborts everything.
+/// A leading manager. Dropping it without [`LeaderTerm::end`] aborts everything.
 pub struct LeaderTerm {
     core: Core,
     thread: CoreThread,
@@ -44,8 +44,8 @@ impl LeaderTerm {
     /// [`ServerError::Store`] and [`ServerError::Thread`].
     pub fn begin(mut store: Box<dyn Store>, config: &Config) -> Result<Self, ServerError> {
         let state = store.load()?;
-        // The store's last event may be later than this wall clock, as another run's clock made it: continue after that
-        // event.
+        // The store's last event may be later than this machine's wall clock, if another machine's clock
+        // stamped it: times in the log must not go back.
         let clock = Clock::start().not_before(state.events.back().map_or(0, |event| event.time_ms));
         let options = Options {
             node_timeout_ms: u64::try_from(config.node_timeout.as_millis()).unwrap_or(u64::MAX),
@@ -68,8 +68,9 @@ impl LeaderTerm {
         Ok(Self { core, thread, services: JoinSet::new() })
     }
 
-    /// Starts the services that only a leader runs besides the REST interface. Each is a task of `services`; the end of
-    /// the term aborts it and closes everything that it has opened.
+    /// Starts the services that only a leader runs besides the REST interface. Each is a task of `services`;
+    /// the end of the term aborts it and closes everything that it has opened.
+    ///
     /// # Errors
     /// [`ServerError`] if a service cannot be started.
     pub async fn serve(&mut self, config: &Config, authenticator: &Authenticator) -> Result<(), ServerError> {
@@ -99,7 +100,7 @@ impl LeaderTerm {
         self.core.clone()
     }
 
-    /// The routes of the REST interface; `url` is where this process is reached.
+    /// The routes of the REST interface; `url` is the address at which clients reach this process.
     pub fn router(&self, url: &str, authenticator: Authenticator) -> Router {
         routes::router(self.core.clone(), url, authenticator)
     }
@@ -139,6 +140,7 @@ pub async fn lead_alone(
         () = told_to_end(&mut stop) => {}
         () = term.failed() => {}
     }
+    // Clients get this reason while the store is being closed.
     election.wait("it is ending");
     Ok(term.end().await?)
 }
@@ -216,14 +218,13 @@ pub async fn lead_among(
 
 /// Reason for which a term could not begin, or ended by itself.
 enum TermFailed {
-    /// The store.
     Store(StoreError),
-    /// A service of the leader.
+    /// A service that only a leader runs could not be started.
     Service(ServerError),
 }
 
 impl TermFailed {
-    /// The setback that it is for this manager, and the reason in words.
+    /// Returns the kind of setback, and the reason as text.
     fn setback(self) -> (Setback, String) {
         match self {
             Self::Store(error) => {
@@ -248,8 +249,9 @@ impl From<ServerError> for TermFailed {
     }
 }
 
-/// Leads until the lead is lost, the store fails, or `stop` is set. Nothing of the term runs any more when this
-/// returns. Returns what to tell clients until another manager leads.
+/// Leads until the lead is lost, the store fails, or `stop` is set. When the function returns, nothing of the
+/// term runs any more. Returns the kind of setback, and the reason that clients are given until another
+/// manager leads.
 async fn lead(
     config: &Config,
     place: &EtcdPlace,
@@ -274,7 +276,7 @@ async fn lead(
     let term = tokio::select! {
         begun = &mut begun => begun,
         reason = &mut over => {
-            // The end of the lease stops the loading of the store.
+            // Once the lease has ended, requests to the store fail, which stops its loading.
             lease.end();
             ended = Some(reason);
             begun.await
@@ -296,7 +298,7 @@ async fn lead(
         election.wait(ended.as_deref().unwrap_or("this manager has just lost the lead"));
     }
     match (term.end().await, ended) {
-        // The end of the lease explains the failure of writes.
+        // After the end of the lease, writes fail for that reason, so the store's own error adds nothing.
         (_, Some(reason)) => Ok((Setback::Deposed, reason)),
         (Err(error), None) => Err(TermFailed::Store(error)),
         (Ok(()), None) => Ok((Setback::Deposed, "this manager has lost the lead".to_owned())),

@@ -1,9 +1,8 @@
 //! The manager's metrics: figures of the fabric's state, and the number of answered requests. Only a leader has the
 //! state; a follower serves its role and the number of requests.
 //!
-//! Memory nodes and compute nodes are labels, up to the largest number of a fabric
-//! (`MEMORY_NODES_MAX`). Regions are counted by state; only those that need attention are
-//! named, up to 1000.
+//! Memory nodes and compute nodes are labels, up to the maximum number in a fabric (`MEMORY_NODES_MAX`).
+//! Regions are counted by state; only those that need attention are named, up to 1000.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -59,7 +58,7 @@ cxloe_daemon::metrics_table! {
     POOL: Gauge "cxloe_gmm_memory_node_pool_bytes" ["memory_node"];
     /// Bytes of a memory node in no region.
     FREE: Gauge "cxloe_gmm_memory_node_free_bytes" ["memory_node"];
-    /// Of these, bytes reserved for logical devices.
+    /// Free bytes of a memory node that are reserved for logical devices.
     RESERVED: Gauge "cxloe_gmm_memory_node_reserved_bytes" ["memory_node"];
     /// Bytes of regions being taken down that a memory node has not confirmed as zeroed.
     DRAINING: Gauge "cxloe_gmm_memory_node_draining_bytes" ["memory_node"];
@@ -71,13 +70,13 @@ cxloe_daemon::metrics_table! {
     HELD: Gauge "cxloe_gmm_compute_node_held" ["compute_node"];
     /// Bytes of all regions of a compute node.
     OWNED: Gauge "cxloe_gmm_compute_node_region_bytes" ["compute_node"];
-    /// Bytes that all regions of a compute node may have together; of those that have a quota.
+    /// Quota of a compute node that has one: bytes that all its regions may have together.
     QUOTA: Gauge "cxloe_gmm_compute_node_quota_bytes" ["compute_node"];
     /// Logical devices, by whether they are bound to a compute node.
     DEVICES: Gauge "cxloe_gmm_logical_devices" ["bound"];
 }
 
-/// Samples all metrics of this manager.
+/// Returns the values for one scrape, with a reason if this manager is unhealthy.
 pub async fn sample(election: LeaderElection) -> Sample {
     let mut scrape = Scrape::new();
     scrape.set(&BUILD, &[env!("CARGO_PKG_VERSION")], true);
@@ -107,7 +106,8 @@ pub async fn sample(election: LeaderElection) -> Sample {
 
 type Fill = Box<dyn FnOnce(&mut Scrape) + Send>;
 
-/// Reads the state in a job of the core's thread; the text is made outside of that thread.
+/// Reads the state in one job of the core's thread. The text is made outside of that thread, which all
+/// requests share.
 async fn read_state(core: &Core) -> Result<(Fill, Option<String>), String> {
     match tokio::time::timeout(ANSWER_MAX, core.execute(|manager, now_ms, _| Fabric::of(manager, now_ms)))
         .await

@@ -61,38 +61,20 @@ use cxloe_fm::listener::FmListenError;
 /// Reason for which a manager cannot serve, or stopped serving.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The TCP address cannot be listened on.
     #[error("cannot listen on {address}: {source}; {}", listen_hint(source))]
-    Listen {
-        /// TCP address that the manager should listen on.
-        address: SocketAddr,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
-    /// The addresses of the FM API cannot be listened on.
+    Listen { address: SocketAddr, source: std::io::Error },
     #[error(transparent)]
     Fm(#[from] FmListenError),
-    /// The Unix socket cannot be listened on.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The address of the metrics cannot be listened on.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// The file for the bound address cannot be written.
     #[error("cannot write the bound address to {path}: {source}; give a writable place with --port-file")]
-    PortFile {
-        /// Path of the port file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
-    /// The node time-out is too short.
+    PortFile { path: PathBuf, source: std::io::Error },
     #[error("a node time-out of {0:?} is too short; use at least {NODE_TIMEOUT_MIN:?}")]
     NodeTimeout(std::time::Duration),
-    /// The key that certificates are signed with cannot be used.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
     /// The manager has no URL that clients of other managers can be redirected to.
@@ -102,10 +84,9 @@ pub enum ServerError {
     Advertise {
         /// Location of the store: the path of its file, or its URL.
         store: String,
-        /// Listen address, which names no host that clients could be redirected to.
+        /// Listen address: every address of the machine, so that it names no host.
         address: SocketAddr,
     },
-    /// A thread cannot be started.
     #[error("cannot start a thread for the manager: {0}; raise the limit of processes (ulimit -u)")]
     Thread(std::io::Error),
 }
@@ -125,17 +106,17 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Store at the start: a file is opened before anything is served; a store in etcd is opened at the beginning of each
-/// term.
+/// Store at the start of the process: a file is opened before anything is served; a store in etcd is opened
+/// at the beginning of each term.
 enum Opened<'a> {
     File(RedbStore),
     Etcd(&'a EtcdPlace),
 }
 
-/// A running manager. Its drop without [`Server::stop`] aborts everything.
+/// A running manager. Dropping it without [`Server::stop`] aborts everything.
 pub struct Server {
     address: SocketAddr,
-    /// The Unix socket, whose drop removes it.
+    /// The Unix socket; dropping it removes its file.
     socket: Option<Bound>,
     metrics: Option<MetricsServer>,
     stop: watch::Sender<bool>,
@@ -159,7 +140,7 @@ impl Server {
         let listen = |source| ServerError::Listen { address, source };
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let address = tcp.local_addr().map_err(listen)?;
-        // Before the socket, which is in the same folder by default.
+        // The store is opened before the socket, since it creates the folder in which both are by default.
         let place = match &config.store {
             StorePlace::File(path) => Opened::File(RedbStore::open(path)?),
             StorePlace::Etcd(place) => Opened::Etcd(place),
@@ -262,7 +243,8 @@ impl Server {
     /// # Errors
     /// [`ServerError::Store`] if the store had failed.
     pub async fn stop(self) -> Result<(), ServerError> {
-        // In a thread that may block: the core's end waits for requests that tasks of this runtime may have to answer.
+        // Dropping the metrics server joins its thread, so it is dropped where blocking does not stop the
+        // tasks of this runtime.
         let metrics = self.metrics;
         drop(tokio::task::spawn_blocking(move || drop(metrics)).await);
         self.abdicate.send_replace(true);
@@ -284,7 +266,8 @@ fn serve_metrics(
     listener.serve(move || metrics::sample(election.clone()))
 }
 
-/// Host in the URL of a manager that listens on `address`: the machine's name if that is every address.
+/// Host and port in the URL of a manager that listens on `address`. The machine's name stands for the
+/// unspecified address.
 fn reached(address: SocketAddr) -> String {
     let name = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     match address.ip().is_unspecified().then(name).flatten() {
@@ -293,7 +276,8 @@ fn reached(address: SocketAddr) -> String {
     }
 }
 
-/// Host names under which browsers may send changes.
+/// Host names that the configuration gives, for the manager's certificate: allowed ones, and that of the
+/// advertised URL.
 fn host_names(config: &Config) -> Vec<String> {
     let advertised = config.advertise.as_deref().and_then(|url| url.parse::<Uri>().ok());
     let advertised = advertised.and_then(|url| url.host().map(str::to_owned));
@@ -337,7 +321,8 @@ fn tls_authenticator(
     Ok(TlsAuthenticator::new(configured))
 }
 
-/// Writes the address into a file that is then renamed, so that a program that waits for it never reads a part of it.
+/// Writes the address into a new file and renames the file, so that a program that waits for it never reads a
+/// part of the address.
 fn write_port_file(path: &Path, address: SocketAddr) -> std::io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");

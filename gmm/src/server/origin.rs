@@ -82,6 +82,7 @@ pub fn check(method: &Method, headers: &HeaderMap, names: &HostNames, plain: boo
         let other = hosts.find(|host| plain && !names.has(without_port(host)));
         return other.map_or(Ok(()), unknown);
     }
+    // `none` means that a user, and no page, caused the request.
     if let Some(site) = text(&SEC_FETCH_SITE).filter(|site| site != "same-origin" && site != "none") {
         return foreign(format!("from another site ({SEC_FETCH_SITE}: {site})"));
     }

@@ -115,7 +115,7 @@ fn topic_of(change: &Change) -> Option<Topic> {
         Change::Orphans(orphans) => Topic::Orphans(orphans.memory_node.clone()),
         Change::OrphansGone(name) => Topic::Orphans(name.clone()),
         Change::Event(_) => Topic::Events,
-        // Every long poll is woken without a result; its caller repeats the request.
+        // These wake no long poll. After the whole state was replaced, long polls end at their time-out.
         Change::Replaced(..)
         | Change::Meta(_)
         | Change::Operation(_)

@@ -1,4 +1,4 @@
-//! Whether this process sees the user ids of others that connect to its Unix socket.
+//! Check that this process sees the user ids of the callers that connect to its Unix socket.
 //!
 //! In a user namespace that does not map an id, the kernel gives the overflow id (65534) in its place: such users cannot
 //! be told apart, and none is a member of the admin group. `PrivateUsers=yes` of systemd makes such a namespace, and so
@@ -7,8 +7,8 @@
 /// Number of ids that a namespace with all of them maps: 32 bits without the last, which stands for none.
 const ALL_IDS: u64 = u32::MAX as u64;
 
-/// Logs a warning if this process does not see the ids of its peers, and `admin_group` has no effect therefore; without
-/// such a group it is a remark.
+/// Logs a warning if this process does not see the ids of its peers, so that `admin_group` has no effect.
+/// Without such a group, the message is only informational.
 pub fn report(admin_group: Option<u32>) {
     let all = ["/proc/self/uid_map", "/proc/self/gid_map"]
         .iter()

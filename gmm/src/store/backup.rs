@@ -39,16 +39,13 @@ struct Row {
 /// Reason for which a file cannot be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// It is not a backup, or a part is missing or changed.
     #[error("this is no backup of a manager's store, or a damaged one ({0}); take another one")]
     Damaged(String),
-    /// It has another format.
     #[error(
         "this backup has format {0}, and this version reads format {FORMAT}; restore it with the version \
          that made it"
     )]
     Format(u32),
-    /// Its records contradict each other.
     #[error("this backup is not usable: {0}")]
     Contradiction(#[from] Contradiction),
 }
@@ -60,8 +57,10 @@ fn sum(head: &BackupHead, rows: &[impl AsRef<str>]) -> u64 {
     if let Some(authority) = authority {
         let _ = write!(head, " {authority}");
     }
+    // Offset basis and prime of the 64-bit FNV-1a hash.
     let mut sum = 0xCBF2_9CE4_8422_2325_u64;
     for text in std::iter::once(head.as_str()).chain(rows.iter().map(AsRef::as_ref)) {
+        // A zero byte ends each text, so that bytes moved from one text to the next change the sum.
         for byte in text.bytes().chain([0]) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
         }

@@ -33,7 +33,6 @@ impl Lease {
         Self { until_ms: Some(Arc::new(AtomicU64::new(until_ms))) }
     }
 
-    /// True if the lease has not ended.
     pub fn holds(&self) -> bool {
         !self.remaining().is_zero()
     }

@@ -61,53 +61,38 @@ pub trait Store: Send {
 pub enum StoreError {
     /// The folder of the store does not exist and cannot be made, or cannot be written.
     #[error("cannot use {path} for the store: {source}; give a writable place with --data-dir or --store")]
-    Place {
-        /// Path of the folder or file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
-    /// Other users may read it.
+    Place { path: PathBuf, source: std::io::Error },
+    /// Other users may read the store.
     #[error("the store: {0}")]
     Wide(WideFile),
-    /// Another process has it open.
     #[error(
         "the store {path} is in use by another process; stop that `gmm serve`, or give this one a store of its own"
     )]
-    Locked {
-        /// Path of the store's file.
-        path: PathBuf,
-    },
-    /// It was written by another version.
+    Locked { path: PathBuf },
     #[error(
         "the store {place} has format {found}, and this version reads format {FORMAT}; run the version that wrote it, or start with an empty store"
     )]
     Format {
         /// Location of the store: the path of its file, or its URL.
         place: String,
-        /// Format that the store has.
         found: String,
     },
-    /// It is no store, or damaged.
     #[error(
         "the store {place} is damaged or is no store ({reason}); restore it from a backup, or move it away to start with an empty one"
     )]
     Damaged {
         /// Location of the store: the path of its file, or its URL.
         place: String,
-        /// The defect, as text.
         reason: String,
     },
-    /// A key of a store in etcd is damaged.
     #[error(
         "the key {key} of the store {place} is damaged ({reason}); look at it with `{look}`; restore a snapshot of etcd, or empty the store with `{empty}` and restore a backup with `gmm restore`"
     )]
     DamagedKey {
         /// URL of the store, without credentials.
         place: String,
-        /// The whole key.
+        /// The key, with the prefix of the fabric.
         key: String,
-        /// The defect, as text.
         reason: String,
         /// Command that shows the key.
         look: String,
@@ -126,7 +111,7 @@ pub enum StoreError {
         /// Command that empties the store.
         empty: String,
     },
-    /// Its records contradict each other.
+    /// Records of a store in a file or in memory contradict each other.
     #[error("the store {place} is not usable: {source}; restore it from a backup")]
     Contradiction {
         /// Location of the store: the path of its file, or its URL.
@@ -134,7 +119,6 @@ pub enum StoreError {
         /// The violated invariant, and the record that violates it.
         source: Contradiction,
     },
-    /// A write failed.
     #[error("the store {place} cannot be written ({reason}); look for a full or failing disk")]
     Write {
         /// Location of the store: the path of its file, or its URL.
@@ -147,7 +131,6 @@ pub enum StoreError {
     Etcd {
         /// URL of the store, without credentials.
         place: String,
-        /// Failure of the request to etcd.
         source: etcd::EtcdError,
     },
     /// Another manager leads, or this one could not prove in time that it does.
@@ -158,7 +141,6 @@ pub enum StoreError {
         /// URL of the store, without credentials.
         place: String,
     },
-    /// A record exceeds the limit of the store.
     #[error(
         "record {record} of the store {place} has {bytes} bytes, and {limit} are possible; make regions of fewer pieces, or of smaller size"
     )]
@@ -167,9 +149,7 @@ pub enum StoreError {
         place: String,
         /// Table and key of the record.
         record: String,
-        /// Size of the record in bytes.
         bytes: usize,
-        /// Maximum size of a record in bytes.
         limit: usize,
     },
 }

@@ -34,6 +34,7 @@ pub struct EtcdAccess {
 
 impl fmt::Debug for EtcdAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The password must not appear in a log.
         let user = self.user.as_ref().map(|(name, _)| name);
         f.debug_struct("EtcdAccess").field("ca", &self.ca).field("user", &user).finish_non_exhaustive()
     }
@@ -66,7 +67,7 @@ impl EtcdPlace {
         Self { hosts: vec![host.to_owned()], ..self.clone() }
     }
 
-    /// A command line of `etcdctl` for these members; the password, if one is needed, is asked for.
+    /// Command line of `etcdctl` for these members. It contains no password: `etcdctl` asks for it.
     pub fn etcdctl(&self, command: &str) -> String {
         let scheme = self.access.scheme();
         let hosts: Vec<String> = self.hosts.iter().map(|host| format!("{scheme}://{host}")).collect();
@@ -114,7 +115,8 @@ impl FromStr for EtcdPlace {
             let bare = url.path() == "/" && url.username().is_empty() && url.query().is_none();
             match url.host_str() {
                 Some(name) if bare => {
-                    // `port()` is `None` for the scheme's default, 80.
+                    // `port()` is `None` for the scheme's default of 80, so that an explicit 80 is recognised
+                    // by its text.
                     let port =
                         if host.ends_with(":80") { 80 } else { url.port().unwrap_or(ETCD_PORT_DEFAULT) };
                     found.push(format!("{name}:{port}"));

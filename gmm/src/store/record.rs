@@ -74,7 +74,6 @@ impl Table {
         Self::Joined,
     ];
 
-    /// Name of the table in a store.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Meta => "meta",
@@ -87,6 +86,7 @@ impl Table {
             Self::ClearedLogs => "cleared_logs",
             Self::Commands => "commands",
             Self::Events => "events",
+            // Stores of this format have the table under this older name.
             Self::LeaderTerms => "reigns",
             Self::Orphans => "orphans",
             Self::Tokens => "tokens",
@@ -112,15 +112,12 @@ pub enum Record {
     DeleteBelow(Table, String),
 }
 
-/// A record that this version does not write.
+/// Error for a record that this version would not have written.
 #[derive(Debug, thiserror::Error)]
 #[error("record {key:?} of table {table}: {reason}", table = .table.name())]
 pub struct RecordError {
-    /// Table of the record.
     pub table: Table,
-    /// Key of the record in its table.
     pub key: String,
-    /// The defect of the record, as text.
     pub reason: String,
 }
 
@@ -218,7 +215,7 @@ impl Record {
     }
 }
 
-/// The change whose record this is.
+/// Returns the change that writes this record.
 fn change_of(table: Table, key: &str, value: &[u8]) -> Result<Change, RecordError> {
     let wrong = |reason: String| RecordError { table, key: key.to_owned(), reason };
     fn parse<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {

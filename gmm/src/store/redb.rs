@@ -35,7 +35,7 @@ const CACHE_BYTES: usize = 16 << 20;
 /// Free bytes that the file system must have before an unwritable store is tried again.
 const ROOM_MIN: u64 = 1 << 20;
 
-/// A store in one file.
+/// A store in a redb file, which is locked as long as this value exists.
 #[derive(Debug)]
 pub struct RedbStore {
     /// The open database; `None` only while an unwritable store is opened again.
@@ -220,6 +220,7 @@ fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".new-{}", std::process::id()));
     let draft = PathBuf::from(draft);
+    // An earlier process with the same id may have been killed and have left its draft.
     if draft.try_exists().map_err(place)? {
         fs::remove_file(&draft).map_err(place)?;
     }
@@ -238,6 +239,7 @@ fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(place(error)),
         _ => {}
     }
+    // The new link is durable only once its folder is synchronised.
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(place)
 }
 

@@ -155,6 +155,7 @@ async fn each_route_has_a_right_and_none_but_health_is_open() {
         let (status, said) = ask(&stranger).await;
         assert_eq!(status == StatusCode::UNAUTHORIZED, !open, "a stranger: {method} {path}: {status} {said}");
         let changes = method != Method::GET;
+        // A stream does not end, so reading its whole answer would wait for ever.
         if path.ends_with("/stream") {
             continue;
         }
@@ -291,7 +292,7 @@ async fn tokens_end_and_those_of_other_managers_are_none() {
     rig.admin.revoke_token(viewer.id()).await.unwrap();
     assert_eq!(code(client.memory_nodes().await), ErrorCode::Unauthenticated);
     assert_eq!(code(rig.admin.revoke_token("nosuch").await), ErrorCode::NotFound);
-    // The secret is in no listing and in no log.
+    // The secret of a token is in no listing, no log and no store.
     let listed = serde_json::to_string(&rig.admin.tokens().await.unwrap()).unwrap();
     let secret = viewer.reveal().split('.').nth(2).unwrap().to_owned();
     assert!(!listed.contains(&secret) && !rig.served.log().contains(&secret));
@@ -546,7 +547,7 @@ async fn a_viewer_with_too_many_connections_takes_none_of_the_nodes() {
     .await;
     let since = std::time::Instant::now();
     while since.elapsed() < std::time::Duration::from_millis(2500) {
-        // Each of these clients has its own connection, as after a restart.
+        // Each of these clients has its own connection, as a node has after a restart.
         assert_eq!(node.client(&rig.served.url, &joined).who_am_i().await.unwrap().role, "memory node");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
@@ -557,7 +558,7 @@ async fn a_viewer_with_too_many_connections_takes_none_of_the_nodes() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Requests of a revoked token stop receiving data.
+/// Once a token is revoked, the streams and long polls that it began end without further data.
 #[tokio::test]
 async fn streams_and_waiting_requests_end_with_their_token() {
     let rig = Rig::start();

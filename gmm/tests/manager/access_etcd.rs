@@ -1,5 +1,7 @@
 //! Access to managers that share a store in etcd: one authority for all of them, and etcd itself with TLS.
 
+#![expect(unsafe_code, reason = "etcd is tied to the test between fork and exec")]
+
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -53,7 +55,7 @@ async fn managers_that_share_a_store_are_one_to_who_has_a_token() {
     }
 }
 
-/// An etcd that requires client certificates. Its drop ends the process.
+/// An etcd that requires client certificates. Dropping it ends the process.
 struct Guarded(Child);
 
 impl Drop for Guarded {

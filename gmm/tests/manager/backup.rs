@@ -1,4 +1,5 @@
-//! Backups: a manager whose machine is lost is restored elsewhere, and nodes and people know it as the same.
+//! Backups: a manager whose machine is lost is restored elsewhere, and accepts the same tokens and
+//! certificates.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,14 +25,14 @@ fn as_admin(folder: &Path, words: &[&str]) -> Output {
     gmm().args(["--manager", &socket(folder), "--json", "--wait-manager", "0s"]).args(words).output().unwrap()
 }
 
-/// What a successful command printed.
+/// JSON output of a command that succeeded.
 fn printed(output: &Output) -> Value {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Checks that a command failed, and said this.
+/// Checks that a command failed with a message that contains `words`.
 fn refused(output: &Output, words: &str) {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && told.contains(words), "{words} expected: {told}");
@@ -44,7 +45,7 @@ struct Members {
 }
 
 impl Members {
-    /// Lets both in at the manager that runs in `folder`.
+    /// Creates the token, and has the memory node join, at the manager that runs in `folder`.
     async fn of(served: &Served, folder: &Path) -> Self {
         let admin = Client::new(&socket(folder)).unwrap();
         let token: Token = admin.create_token(&role(Role::Admin)).await.unwrap().token.parse().unwrap();
@@ -56,7 +57,7 @@ impl Members {
         Self { token, node: Identity::parse(&pem).unwrap().into() }
     }
 
-    /// Names under which the manager at `url` knows the two.
+    /// Role of the administrator and name of the memory node, as the manager at `url` identifies them.
     async fn at(&self, url: &str) -> Result<[String; 2], ClientError> {
         let person = Client::with(url, Credentials::of_token(self.token.clone()))?;
         let machine = Client::with(url, Credentials::of_node(Arc::clone(&self.node)))?;
@@ -84,7 +85,7 @@ async fn a_lost_manager_is_restored_elsewhere_and_is_known_as_the_same() {
     let secret = fs::read_to_string(&key).unwrap();
     let line = secret.lines().nth(1).unwrap();
     assert!(!fs::read_to_string(&file).unwrap().contains(line) && !served.log().contains(line));
-    // It makes no folders.
+    // A backup creates no folders.
     let nowhere = kept.path().join("none").join("gmm.backup");
     refused(&as_admin(lost.path(), &["backup", nowhere.to_str().unwrap()]), "there is no folder");
     assert!(!nowhere.parent().unwrap().exists());
@@ -95,14 +96,14 @@ async fn a_lost_manager_is_restored_elsewhere_and_is_known_as_the_same() {
     let served = Served::start_guarded(new.path(), &[]);
     let strange = members.at(&served.url).await.unwrap_err();
     assert!(strange.to_string().contains("one to trust"), "{strange}");
-    // Without the key, and with that of another fabric, nothing is restored.
+    // Without the key, or with the key of another fabric, nothing is restored.
     fs::rename(&key, kept.path().join("key")).unwrap();
     refused(&as_admin(new.path(), &["restore", backup]), "--without-authority");
     let own = new.path().join("authority.pem");
     fs::copy(&own, &key).unwrap();
     refused(&as_admin(new.path(), &["restore", backup]), "is not this backup's");
     fs::rename(kept.path().join("key"), &key).unwrap();
-    // A key that others may read is not used.
+    // A key file that other users may read is not used.
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     refused(&as_admin(new.path(), &["restore", backup]), "chmod 600");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
@@ -114,7 +115,7 @@ async fn a_lost_manager_is_restored_elsewhere_and_is_known_as_the_same() {
     assert_eq!((fs::read_to_string(&own).unwrap(), mode(&own)), (secret.clone(), 0o600));
     assert!(!served.log().contains(line));
     served.kill();
-    // It is stored as well.
+    // The restored authority is stored, too: after a restart it is still in use.
     let served = Served::start_guarded(new.path(), &[]);
     assert_eq!(members.at(&served.url).await.unwrap(), known);
     let again = printed(&as_admin(new.path(), &["restore", backup]));
@@ -149,7 +150,7 @@ async fn a_manager_without_tls_has_no_authority_in_its_backup() {
     assert_eq!(printed(&run(&["backup", backup]))["authority"], Value::Null);
     let key = folder.path().join("gmm.backup.authority.pem");
     assert!(!key.exists());
-    // One that is there is not sent over a network without TLS.
+    // A key file that lies beside the backup is not sent over a network without TLS.
     fs::copy(folder.path().join("authority.pem"), &key).unwrap();
     let restored = run(&["restore", backup]);
     assert!(String::from_utf8_lossy(&restored.stderr).contains("is not sent to a manager without TLS"));

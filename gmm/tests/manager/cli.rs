@@ -79,7 +79,7 @@ async fn a_fabric_is_run_from_the_command_line() {
     assert!(err(&full).contains("2.00 GiB") && err(&full).contains("mn-server"), "{}", err(&full));
 }
 
-/// Who asks for memory that is not there learns of nodes that the manager refuses.
+/// A request for more memory than there is fails, and the message names the nodes that the manager refuses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_nodes_are_named_to_who_lacks_their_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -101,14 +101,14 @@ async fn refused_nodes_are_named_to_who_lacks_their_memory() {
     }
 }
 
-/// A socket that this user may not use is named as that: a manager runs there.
+/// A socket that this user has no permission for is reported as such, and not as a missing manager.
 #[test]
 fn who_may_not_use_the_socket_is_not_told_to_start_a_manager() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gmm.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
-    // As root without capabilities, who is bound by permissions.
+    // Root without capabilities is bound by file permissions like any other user.
     let mut command = std::process::Command::new("setpriv");
     if nix::unistd::geteuid().is_root() {
         command.args(["--bounding-set=-all", "--inh-caps=-all"]);
@@ -131,7 +131,7 @@ async fn bash_completes_the_names_that_the_manager_has() {
     json(&ask(&served.url, &["create-region", "-s", "512M", "--owner", "cn0", "heap"]));
     json(&ask(&served.url, &["create-region", "-s", "512M", "--owner", "cn0", "hash"]));
     let script = gmm().args(["completions", "bash"]).output().unwrap().stdout;
-    // An argument cannot be as long as the script.
+    // The script is too long for an argument of bash, so it is read from a file.
     let path = folder.path().join("gmm.bash");
     std::fs::write(&path, script).unwrap();
     let path = path.display().to_string();

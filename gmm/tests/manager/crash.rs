@@ -27,11 +27,9 @@ use rand::{RngExt, SeedableRng};
 const KILLS: u32 = 200;
 /// Number of kills in the long run.
 const KILLS_LONG: u32 = 3000;
-/// Number of simultaneous clients.
 const CLIENTS: u8 = 3;
 /// Maximum number of regions of a client.
 const OWN_MAX: usize = 12;
-/// Number of memory nodes.
 const NODES: u8 = 3;
 /// Number of extents of each memory node.
 const EXTENTS: u64 = 4096;
@@ -41,9 +39,9 @@ const EXTENTS: u64 = 4096;
 struct Told {
     /// True if the creation was acknowledged.
     created: bool,
-    /// The largest acknowledged size, in bytes.
+    /// Maximum acknowledged size, in bytes.
     size: u64,
-    /// The largest requested size, in bytes.
+    /// Maximum requested size, in bytes.
     size_asked: u64,
     /// True if the destruction was requested.
     destroy_asked: bool,
@@ -246,7 +244,8 @@ fn killed_again_and_again(kills: u32) {
             }
             links.into_iter().for_each(|link| drop(link.stop()));
         }
-        // A manager that was killed before its store was complete has left no store.
+        // A manager that was killed before its store was complete has left none, and an empty one is made
+        // here.
         let mut store = RedbStore::open(&folder.path().join("gmm.redb")).unwrap();
         state = store.load().unwrap();
         let now = state.meta.watermark.term;
@@ -274,7 +273,8 @@ fn killed_at_its_start(folder: &Path, after: Duration) {
     child.wait().unwrap();
 }
 
-/// No extent is lost: after every region is destroyed, all extents are free, and no node maps any.
+/// Checks that no extent is lost: after every region is destroyed, all extents are free, and no node maps
+/// any.
 fn everything_can_be_had_back(runtime: &tokio::runtime::Runtime, folder: &Path, nodes: &[Node]) {
     let served = Served::start(folder, &[]);
     let links: Vec<_> = nodes.iter().map(|node| node.start(&served.url)).collect();

@@ -1,5 +1,5 @@
-//! What etcd refuses, and members that are none: a manager's process goes on, says what is wrong, and leads again once it
-//! can.
+//! Refusals by etcd, and addresses at which no member answers: the manager's process continues, reports the
+//! cause, and leads again as soon as it can.
 
 mod managers;
 
@@ -32,7 +32,7 @@ async fn changed(client: &Client, cn: u8) {
     eventually("a change", || async { client.register_compute_node(&node).await.ok() }).await;
 }
 
-/// Waits until the manager at `url` leads nobody, for a reason that contains `reason`.
+/// Waits until the manager at `url` does not lead, for a reason that contains `reason`.
 async fn waits_for(url: &str, reason: &str) {
     eventually(reason, || async {
         let answer = cxloe_fabric::client::http().build().unwrap();
@@ -86,7 +86,7 @@ async fn a_withdrawn_permission_ends_the_lead_and_not_the_manager() {
     etcd.ask("/v3/auth/user/grant", json!({"user": "gmm", "role": "fabric"})).unwrap();
     changed(&client, 3).await;
 
-    // Another password, and back.
+    // The password is changed, and changed back.
     let password = |password: &str| json!({"name": "gmm", "password": password});
     etcd.ask("/v3/auth/user/changepw", password("other")).unwrap();
     drop(client.register_compute_node(&compute_node("cn4", 4)).await);
@@ -96,7 +96,7 @@ async fn a_withdrawn_permission_ends_the_lead_and_not_the_manager() {
     assert!(served.child.try_wait().unwrap().is_none(), "{}", served.log());
 }
 
-/// A store of several pages, compacted after each of its reads in turn: the load is begun again.
+/// etcd is compacted during a load, after a later read each time: the load starts again and succeeds.
 #[test]
 fn a_compaction_during_a_takeover_begins_the_load_again() {
     let etcd = Arc::new(Etcd::start());
@@ -148,7 +148,7 @@ async fn members_that_are_none_do_not_stand_in_the_way() {
         let served = Served::start_over(&["--store", &store], folder.path(), &["--lease-ttl", "2"]);
         changed(&served.client(), 1).await;
     }
-    // Alone, it is named.
+    // If the wrong address is the only one, the error names it.
     let folder = tempfile::tempdir().unwrap();
     let store = format!("etcd://127.0.0.1:{web_port}/lab");
     let served = Served::start_over(&["--store", &store], folder.path(), &["--lease-ttl", "2"]);

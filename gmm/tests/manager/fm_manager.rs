@@ -105,7 +105,7 @@ async fn who_is_at_which_port_is_listed_and_said_where_a_port_is_wrong() {
     };
     let places = |kind: &'static str, fields: [&str; 3]| {
         let listed = listed(kind);
-        // One kind is listed.
+        // The object has one key, since one kind is listed.
         let items = listed.as_object().unwrap().values().flat_map(|items| items.as_array().unwrap());
         items.map(|item| json!(fields.map(|field| item[field].clone()))).collect::<Vec<_>>()
     };

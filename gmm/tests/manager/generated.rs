@@ -1,6 +1,6 @@
 //! Clients made from the OpenAPI documents of a running manager by generators that others maintain:
-//! [openapi-python-client](https://pypi.org/project/openapi-python-client) makes one that works, and what
-//! [progenitor](https://crates.io/crates/progenitor) demands of a document holds.
+//! [openapi-python-client](https://pypi.org/project/openapi-python-client) makes a client that works, and the
+//! document of OpenAPI 3.0 meets the requirements of [progenitor](https://crates.io/crates/progenitor).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ async fn a_python_client_is_generated_of_each_document_and_manages_regions() {
         let asked = http.get(format!("{}{document}", served.url)).bearer_auth(token.reveal());
         let text = asked.send().await.unwrap().error_for_status().unwrap().text().await.unwrap();
         std::fs::write(place.join("openapi.json"), text).unwrap();
-        // The generator would format what it writes with a program that need not be here.
+        // Without this, the generator runs a formatter, which need not be installed here.
         std::fs::write(place.join("configuration.yml"), "post_hooks: []\n").unwrap();
 
         let mut generate = Command::new(program("openapi-python-client"));
@@ -79,8 +79,8 @@ fn types(operation: &Operation, is_of_kind: fn(&StatusCode) -> bool) -> BTreeSet
     answers.map(|(_, answer)| of(answer)).collect()
 }
 
-/// The document of OpenAPI 3.0 is one, and fulfils what progenitor demands beyond that: each operation has one type of
-/// success and one of failure, and a name.
+/// The document of OpenAPI 3.0 is valid, and meets progenitor's further requirements: each operation has a
+/// name, one type of success and one of failure.
 #[tokio::test]
 async fn the_document_of_openapi_3_0_is_one_that_progenitor_takes() {
     let folder = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ async fn the_document_of_openapi_3_0_is_one_that_progenitor_takes() {
         typed += success.iter().flatten().count();
     }
     assert!(typed > 30, "{typed} operations answer with JSON");
-    // What a schema of 3.0 cannot express is read as a schema that allows anything.
+    // A schema that 3.0 cannot express is read as one that allows anything.
     let components = document.components.unwrap();
     let untyped = |schema: &ReferenceOr<openapiv3::Schema>| {
         let kind = &schema.as_item().unwrap().schema_kind;

@@ -40,7 +40,7 @@ impl Secured {
             stream.flush().await.unwrap();
             let mut answer = Vec::new();
             let mut chunk = [0; 4096];
-            // A stream of events never ends.
+            // The answer is read only until it is complete, since a stream of events never ends.
             while !is_whole(&answer) {
                 let read = stream.read(&mut chunk).await;
                 let read = read.unwrap_or_else(|e| panic!("{e} after {}", String::from_utf8_lossy(&answer)));
@@ -59,7 +59,6 @@ impl Secured {
     }
 }
 
-/// Status and body of an answer.
 #[derive(Debug)]
 struct Answer {
     status: u16,

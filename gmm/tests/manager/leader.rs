@@ -179,7 +179,7 @@ async fn a_replaced_leader_resumes_without_effect() {
     let (stopped, _folder) = managers.take(stopped);
     signal(&stopped, Signal::SIGSTOP);
 
-    // Two requests during the stop: one reads the manager's state, the other changes it.
+    // Requests during the stop: two read the manager's state, two change it.
     let url = stopped.url.clone();
     let body = json!({"name": "stale", "size": EXTENT, "owner": "02:00:00:00:01:01", "wait_ms": 0});
     let asked: Vec<_> = [
@@ -220,7 +220,7 @@ async fn a_replaced_leader_resumes_without_effect() {
     })
     .await;
     assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
-    // It loses the lead by the end of its lease or by a refused write, whichever comes first.
+    // The former leader loses the lead by the end of its lease or by a refused write, whichever comes first.
     let log = stopped.log();
     assert!(log.contains("has lost the lead") || log.contains("no longer leads"), "{log}");
     assert_eq!(node.known().seen.term, 2);
@@ -298,7 +298,7 @@ async fn a_change_whose_fate_is_unknown_is_not_called_undone() {
     let node = serde_json::to_value(compute_node("cn1", 1)).unwrap();
     let (status, _, body) = ask(Method::POST, &url, "/v1/compute-nodes", Some(node.clone())).await;
     assert_eq!((status, &body["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("may_be_done")), "{body}");
-    // From then on, nothing is begun.
+    // After the end of its lease, the manager carries out nothing, so that this request has no effect.
     let (status, _, body) = ask(Method::POST, &url, "/v1/compute-nodes", Some(node)).await;
     assert_eq!((status, &body["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable")), "{body}");
     etcd.thaw();
@@ -321,7 +321,7 @@ async fn the_loss_of_the_leaders_key_ends_the_lead_of_an_idle_manager() {
     let etcd = Etcd::start();
     let place = etcd.place("lab");
     let mut managers = Managers { store: place.to_string(), served: Vec::new() };
-    // A lease that outlasts the test: only the watch shows the loss of the key.
+    // The lease outlasts the test, so that only the watch shows the loss of the key.
     for _ in 0..2 {
         let folder = tempfile::tempdir().unwrap();
         let more = ["--lease-ttl", "600"];
@@ -356,7 +356,7 @@ async fn a_leaders_key_that_no_manager_wrote_is_named_with_the_command_that_mend
     let written = json!({"url": url, "instance": 5}).to_string();
     for (value, said) in [("somebody", "does not contain what managers"), (written.as_str(), "has no lease")]
     {
-        // Without a lease, nothing ends it, not even the leader's death.
+        // A key without a lease stays in etcd, even after the leader has ended.
         etcd.put(&key, value);
         for (served, _) in &managers.served {
             eventually("each manager says so", || async {

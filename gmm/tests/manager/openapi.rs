@@ -47,8 +47,8 @@ impl Checked {
         jsonschema::draft202012::new(&schema).unwrap()
     }
 
-    /// Sends a request, and checks the answer against the document's description of `path`; `target` is an example of
-    /// it.
+    /// Sends a request, and checks the answer against the document's description of `path`; `target` is an
+    /// example of that path.
     async fn ask(&mut self, method: Method, path: &str, target: &str, body: Option<Value>) -> (u16, Value) {
         let mut request = self.http.request(method.clone(), format!("{}{target}", self.url));
         request = request.header("content-type", "application/json");
@@ -216,7 +216,7 @@ async fn the_schemas_forbid_what_is_never_taken() {
 #[tokio::test]
 async fn what_is_answered_is_what_is_described() {
     let folder = tempfile::tempdir().unwrap();
-    // A region that a memory node refuses to map.
+    // mn1 registers once and is silent from then on: it has to count as reachable until its turn at the end.
     let served = Served::start(folder.path(), &["--node-timeout", "25000", "--new-fabric"]);
     let client = served.client();
     let mut checked = Checked::new(&served.url).await;
@@ -329,7 +329,7 @@ async fn what_is_answered_is_what_is_described() {
     );
     checked.ask(delete.clone(), "/v1/regions/{name}", "/v1/regions/p?force=true", None).await;
 
-    // Regions.
+    // Requests about regions.
     let size = EXTENT;
     let steps = [
         (
@@ -387,7 +387,7 @@ async fn what_is_answered_is_what_is_described() {
         400
     );
 
-    // Devices and bindings, quotas, holding.
+    // Requests about logical devices, quotas and held compute nodes, and the lists.
     let ld_path = "/v1/memory-nodes/{name}/logical-devices";
     let set = json!({"first": 0, "reserved": ["256M", 268_435_456]});
     let bind = json!({"compute_node": "cn0", "memory_node": "mn0", "ld": 0});

@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Number of generated requests per operation and phase.
 const EXAMPLES: &str = "10";
 
-/// Checks that are left out.
+/// Content of the file with the checks of Schemathesis that are left out.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Exclusions {

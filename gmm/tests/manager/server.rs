@@ -56,7 +56,8 @@ async fn a_region_lives_from_creation_to_destruction() {
     assert_eq!(client.region(&name("r")).await.unwrap_err().code(), Some(ErrorCode::NotFound));
     assert_eq!(client.memory_nodes().await.unwrap()[0].free_bytes, 64 * EXTENT);
     let events = client.events(EventsQuery::default()).await.unwrap();
-    // Without a region on the memory node, the compute node is no longer bound there; its memory is zeroed afterwards.
+    // Once it has no region on the memory node, the compute node is unbound there; the memory is zeroed
+    // afterwards.
     let [.., unbound, destroyed] = &events.events[..] else { panic!("{events:?}") };
     assert!(matches!(destroyed.kind, EventKind::RegionDestroyed { .. }), "{destroyed:?}");
     assert!(matches!(unbound.kind, EventKind::LdUnbound { .. }), "{unbound:?}");

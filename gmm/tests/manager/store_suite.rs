@@ -182,7 +182,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A manager over a store.
+/// A manager over a store, which carries out the steps of a test.
 struct Run<'a> {
     kind: &'a mut dyn Kind,
     store: Option<Box<dyn Store>>,
@@ -333,7 +333,8 @@ impl<'a> Run<'a> {
 fn random_commands_are_found_again(kind: &mut dyn Kind, cases: u32, steps: usize) {
     let cases =
         std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse::<u32>().ok()).map_or(cases, |all| {
-            // A long run has more cases, in the same proportion as the tests in memory.
+            // The usual number of cases is 256; if a long run has more, the number here grows by the same
+            // factor.
             cases * (all / 256).max(1)
         });
     let kind = std::cell::RefCell::new(kind);

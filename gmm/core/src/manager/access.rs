@@ -1,5 +1,4 @@
-//! Tokens and joined nodes: the records that rights are decided from. The decisions themselves are made in
-//! [`crate::rights`].
+//! Commands for tokens and joined nodes, the records on which [`crate::rights`] decides.
 
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{Digest, EventKind, Health, Mac, PublicKey, Role};
@@ -12,9 +11,7 @@ use super::{COMPUTE_NODES_MAX, Change, MEMORY_NODES_MAX, Manager, ManagerError, 
 pub(crate) const TOKENS_MAX: usize = 4096;
 /// Maximum number of compute nodes that one token may name.
 pub(crate) const TOKEN_NODES_MAX: usize = 1024;
-/// Maximum number of joined nodes kept at a time.
 const JOINED_MAX: usize = MEMORY_NODES_MAX + COMPUTE_NODES_MAX + FM_CLIENTS_MAX;
-/// Maximum number of FM clients among the joined nodes.
 const FM_CLIENTS_MAX: usize = 1024;
 
 impl Manager {
@@ -37,6 +34,7 @@ impl Manager {
             let limit = TOKEN_NODES_MAX as u64;
             return Err(ManagerError::LimitReached { what: "compute nodes of one token", limit });
         }
+        // Expired tokens are removed when the next one is made.
         let ended = self.state.tokens.values().filter(|token| !token.is_valid(now_ms));
         let ended: Vec<String> = ended.map(|token| token.id.clone()).collect();
         if self.state.tokens.len() - ended.len() >= TOKENS_MAX {
@@ -60,8 +58,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Records that a node joins, either with the token of this id or by order of a permitted caller. `proved` is the
-    /// digest of the TLS key that the node's connection proved to possess.
+    /// Records that a node joins, either with the token of this id or by order of a permitted caller.
+    /// `proved` is the digest of the TLS key that the node's connection proved to possess.
     pub(super) fn join(
         &mut self,
         joining: JoinedNode,
@@ -99,9 +97,11 @@ impl Manager {
                 "a key or an address of it belongs to {other}; `gmm revoke` that one first"
             ));
         }
-        // The machine had joined before under another name or with another interface: its former entry is removed.
+        // The same machine had joined under another name or with another interface: its former entry is
+        // removed.
         let former = other.map(|other| other.node.clone());
         let before = self.state.joined.get(node);
+        // The connection proved neither the new key nor the former one: it may come from another machine.
         let takes_over = before.is_some_and(|before| before.tls != *tls && proved != Some(before.tls));
         if takes_over && !take_over && self.is_running(node) {
             return refused(
@@ -128,6 +128,7 @@ impl Manager {
             if !names_it && !record.compute_nodes.is_empty() {
                 return refused("its token is for others");
             }
+            // A token that any node can join with must not suffice to replace one that has joined.
             if takes_over && !names_it {
                 return refused(
                     "another machine has joined as it, with another key; `gmm revoke` that one first",
@@ -159,7 +160,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Whether a node is registered and in contact with the manager.
+    /// Returns true if a node is registered and in contact with the manager.
     fn is_running(&self, node: &Party) -> bool {
         let health = match node {
             Party::MemoryNode(name) => self.state.memory_nodes.get(name).map(|node| node.health),
@@ -169,8 +170,8 @@ impl Manager {
         health == Some(Health::Reachable)
     }
 
-    /// Sets the session key of a node and sends it to the other ends of the node's mappings. No effect on a node that
-    /// has not registered.
+    /// Sets the session key of a node and sends it to the peers of the node's mappings. No effect on a node
+    /// that has not registered.
     fn key_is(&mut self, node: &Party, key: Option<PublicKey>) -> Result<(), ManagerError> {
         let is_known = match node {
             Party::MemoryNode(name) => self.state.memory_nodes.contains_key(name),

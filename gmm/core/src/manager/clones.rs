@@ -7,8 +7,9 @@
 //!   clone:           Creating, waits ------------------------------------> Creating -- all have confirmed --> Active
 //! ```
 //!
-//! A sealed region, and a disabled one, are cloned at once. A snapshot is a clone that is sealed from the beginning.
-//! Until all memory nodes have confirmed, nobody writes the source, so the content is that of one moment.
+//! A sealed region, and a disabled one, are cloned at once. A snapshot is a clone that is sealed from the
+//! beginning. Until all memory nodes have confirmed, no compute node writes the source, so the clone has its
+//! content at one moment.
 
 use cxloe_fabric::api::{CloneRegion, Owner};
 use cxloe_fabric::model::{
@@ -22,7 +23,8 @@ use super::placement::InterleaveSet;
 use super::{Manager, ManagerError};
 
 impl Manager {
-    /// Makes a region that begins with the content of another one.
+    /// Creates a clone of a region. A source that its owner may be writing is released first, and given back
+    /// afterwards.
     pub(super) fn clone_region(&mut self, name: &Name, order: &CloneRegion) -> Result<(), ManagerError> {
         let mut source = self.region(name)?.clone();
         let owner = order.owner.clone().unwrap_or(Owner::CnId(source.owner));
@@ -59,6 +61,7 @@ impl Manager {
                 self.writes_may_differ(name, "its owner stopped while it may have been writing");
                 source = self.region(name)?.clone();
             }
+            // Without a running agent, there is nothing to wait for.
             let done = !self.is_owner_present(&source);
             let option = UnbindOption::Managed;
             source.release =
@@ -69,7 +72,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Checks that a region can be cloned; returns whether its owner may have changes that it has not written back.
+    /// Checks that a region can be cloned. Returns whether its owner may have changes that it has not written
+    /// back.
     fn check_clone(&self, region: &Region, force: bool) -> Result<bool, ManagerError> {
         let refuse = |reason: &str| Err(wrong_state(region, reason.to_owned()));
         let ends = region.release.is_some_and(|release| release.destroy);
@@ -113,7 +117,8 @@ impl Manager {
         Ok(unwritten)
     }
 
-    /// Interleave sets on the memory nodes of a region, with room for a clone of each part.
+    /// Returns interleave sets on the memory nodes of a region, after a check that each has room for a clone
+    /// of its part.
     fn sets_like(
         &self,
         source: &Region,
@@ -146,7 +151,7 @@ impl Manager {
         Ok(sets)
     }
 
-    /// Has memory nodes clone a region for those that wait for it, if nobody writes it any more.
+    /// Begins the clones that wait for `source`, if no compute node can write it any more.
     pub(super) fn begin_clones_of(&mut self, source: &Name) {
         if !self.state.regions.get(source).is_some_and(is_still) {
             return;
@@ -157,7 +162,7 @@ impl Manager {
         self.give_back_cloned(source);
     }
 
-    /// Has memory nodes clone the source of a region.
+    /// Sends each memory node the command to clone its part of the source.
     fn begin_clone(&mut self, name: &Name) {
         let Some(mut region) = self.state.regions.get(name).cloned() else { return };
         let Some(source) = region.origin.as_mut().and_then(|origin| {
@@ -184,7 +189,7 @@ impl Manager {
         orders.into_iter().for_each(|(node, clone)| self.issue(&node, NodeAction::Clone(clone)));
     }
 
-    /// Gives a region back to its owner that was, or is to be, released to be cloned, once no clone of it is being made any
+    /// Gives a region that was released for cloning back to its owner, once no clone of it is being made any
     /// more.
     pub(super) fn give_back_cloned(&mut self, source: &Name) {
         let released = self.state.regions.get(source).and_then(|region| region.release);
@@ -196,7 +201,7 @@ impl Manager {
         }
     }
 
-    /// Whether a clone of the region is being made: memory nodes may have yet to take its content.
+    /// Returns true while a memory node may still have to copy content of the region for a clone.
     fn is_being_cloned(&self, source: &Name) -> bool {
         let is_open = |region: &Region| {
             let origin = region.origin.as_ref().filter(|origin| &origin.region == source);
@@ -206,7 +211,7 @@ impl Manager {
         self.state.regions.values().any(is_open)
     }
 
-    /// Refuses an order by which a region could be written before its clones have its content.
+    /// Refuses an order after which a region could be written before its clones have its content.
     pub(super) fn check_uncloned(&self, region: &Region) -> Result<(), ManagerError> {
         let released = region.release.is_some();
         match released && self.is_being_cloned(&region.name) {
@@ -217,7 +222,7 @@ impl Manager {
         }
     }
 
-    /// Ends the clones that wait for a region.
+    /// Destroys the clones that still wait for the content of `source`.
     pub(super) fn fail_clones_of(&mut self, source: &Name, reason: &str) {
         for name in self.waiting_for(source) {
             if let Some(region) = self.state.regions.get(&name).cloned() {
@@ -242,14 +247,14 @@ impl Manager {
     }
 }
 
-/// Whether nobody writes the region: it is sealed, or its owner has released it.
+/// Returns true if no compute node writes the region: it is sealed, or its owner has released it.
 fn is_still(region: &Region) -> bool {
     let released =
         region.release.is_some_and(|release| release.done && !release.destroy && release.to.is_none());
     region.state != RegionState::Draining && (region.sealed || released)
 }
 
-/// Whether the leg has the content of a position of a decoder, and can be cloned.
+/// Returns true if the leg has the content of a position of a decoder, and can be cloned.
 fn is_source(leg: &Leg, decoder: u32, position: u32) -> bool {
     (leg.decoder, leg.position) == (decoder, position)
         && leg.state == LegState::Mapped

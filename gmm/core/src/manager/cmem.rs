@@ -1,5 +1,5 @@
-//! CMem addresses of compute nodes: 48 bits each. They are allocated in ascending order, and reused once all have been
-//! allocated.
+//! CMem addresses of compute nodes: 48 bits each. They are allocated in ascending order, and reused once all
+//! have been allocated.
 //!
 //! **No request made for a region may reach a later region at the same addresses.** A request reaches the memory at an
 //! address as long as a memory node maps it for that compute node and the request can still be carried out: the compute
@@ -22,7 +22,7 @@ use cxloe_fabric::model::{CMEM_LIMIT, CnId, ComputeNode, MemoryNode, Retired};
 
 use super::{Change, Manager, ManagerError};
 
-/// Time an agent must be registered before ranges of its predecessor are reused, in milliseconds.
+/// Time for which an agent must be registered before ranges of its predecessor are reused, in milliseconds.
 pub(super) const QUARANTINE_MS: u64 = 60_000;
 /// Maximum number of retired ranges recorded per compute node. Beyond this number, the smallest range is not reused
 /// until the compute node is forgotten.
@@ -92,9 +92,9 @@ impl Manager {
         Ok(base)
     }
 
-    /// True if no request made for the range can be carried out any more.
+    /// Returns true if no request made for the range can be carried out any more.
     fn is_over(&self, owner: &ComputeNode, range: &Retired) -> bool {
-        // If several agents have succeeded each other, the last one has been registered for `QUARANTINE_MS`.
+        // However many agents there were before, the registration of the present one counts.
         let registered = self.registered_ms.get(&owner.cn_id);
         let alone = registered.is_some_and(|since| since.saturating_add(QUARANTINE_MS) <= self.now_ms);
         alone && (range.instance_id != owner.instance_id || owner.quiet >= range.event)
@@ -113,7 +113,7 @@ impl Manager {
     /// Records an agent's report that all requests which it made before it received event `quiet` have ended.
     pub(super) fn record_quiet(&mut self, cn: CnId, quiet: u64) {
         let Some(mut owner) = self.state.compute_nodes.get(&cn).cloned() else { return };
-        // No commit unless the report changes the state.
+        // A report that changes nothing costs no commit.
         let waits = |range: &Retired| range.instance_id == owner.instance_id && range.event > owner.quiet;
         if quiet > owner.quiet && owner.retired.iter().any(waits) {
             owner.quiet = quiet.min(self.state.meta.last_event);
@@ -130,7 +130,7 @@ fn merge(owner: &mut ComputeNode) {
         if range.instance_id == instance_id && range.event <= quiet {
             range.event = 0;
         } else if range.instance_id != instance_id {
-            // An instance id other than the present one: the range belonged to some predecessor.
+            // The earlier agents need no distinction, so all their ranges get one id and can be merged.
             (range.instance_id, range.event) = (instance_id.wrapping_add(1), 0);
         }
     }

@@ -1,4 +1,4 @@
-//! Commands to the manager: from nodes, users and the clock.
+//! Commands to the manager, from nodes, users and the clock.
 
 use cxloe_fabric::api::{
     AdoptFabric, Bind, CloneRegion, ComputeNodeSync, CreateRegion, GrowRegion, LegsFilled, LegsStale,
@@ -10,28 +10,27 @@ use cxloe_fabric::model::{ByteSize, ClearedLog, CnId, Digest, Name, PublicKey, Q
 use super::liveness::NodeKey;
 use super::tokens::{JoinedNode, TokenRecord};
 
-/// A command to the manager.
 #[derive(Debug, Clone)]
 pub enum Command {
     /// Registration of a memory node, with its pool and addresses.
     RegisterMemoryNode(RegisterMemoryNode),
-    /// Sign of life of a memory node, with the results of commands that it has carried out.
+    /// Regular message of a memory node, with the results of commands that it has carried out.
     SyncMemoryNode(Name, MemoryNodeSync),
     /// Report by a memory node of memory that belongs to no region.
     ReportOrphans(Name, ReportOrphans),
     /// Order to zero the memory of a memory node that belongs to no region.
     ReleaseOrphans(Name),
-    /// Report by a node that it does not follow this manager.
+    /// Report by a node that it refuses this manager, whose store lacks changes that the node has seen.
     NotFollowed(NotFollowed),
-    /// Order to give up histories that nodes have seen and this store does not contain.
+    /// Order to give up changes that nodes have seen and this store lacks, so that the nodes follow again.
     Adopt(AdoptFabric),
     /// Registration of a compute node, with its name and address.
     RegisterComputeNode(RegisterComputeNode),
-    /// Sign of life of a compute node, with the regions that its agent has released.
+    /// Regular message of a compute node, with the regions that its agent has released.
     SyncComputeNode(CnId, ComputeNodeSync),
     /// Order to replace the session key of a node; `None`: the next registration sets the key.
     SetKey(Party, Option<PublicKey>),
-    /// Break of a node's connection during a long poll; the number is that of the node's registration.
+    /// End of a node's connection during a long poll; the number is that of the node's registration.
     HungUp(NodeKey, u64),
     /// Order to create a region, on memory nodes that the manager chooses unless the command names them.
     CreateRegion(CreateRegion),
@@ -39,33 +38,32 @@ pub enum Command {
     GrowRegion(Name, GrowRegion),
     /// Order to unmap and zero a region, then to remove its record.
     DestroyRegion {
-        /// Name of the region.
         name: Name,
         /// True to destroy the region even if its owner may be using it.
         force: bool,
-        /// Destroy it only if it was created at this time, in milliseconds since the Unix epoch: a later region may
-        /// have its name.
+        /// Destroy the region only if it was created at this time, in milliseconds since the Unix epoch: a
+        /// later region may have the name.
         created_ms: Option<u64>,
     },
     /// Order to map a lost region again, with zeros as content.
     ResetRegion(Name),
-    /// Order to change the protection of a region.
+    /// Order to change the number of copies of a region.
     ProtectRegion(Name, ProtectRegion),
     /// Request of an owner's agent to declare stale the legs of a region on one memory node.
     LegsStale(Name, LegsStale),
     /// Report of an owner's agent that a stale leg of a region is filled.
     LegsFilled(Name, LegsFilled),
-    /// Order to give a region to another compute node, or to stop doing so.
+    /// Order to move a region to another compute node, or to stop the move.
     MoveRegion(Name, MoveRegion),
-    /// Order to seal a region.
+    /// Order to make the content of a region unchangeable, after its owner has written back.
     SealRegion(Name, SealRegion),
     /// Order to let a further compute node read a sealed region, or to stop that.
     ShareRegion(Name, ShareRegion),
-    /// Order to make a region that begins with the content of this one.
+    /// Order to make a region that begins with the content of the named one.
     CloneRegion(Name, CloneRegion),
-    /// Order to move the parts of a region from one memory node to another, or to stop doing so.
+    /// Order to move the parts of a region from one memory node to another, or to stop the move.
     RelocateRegion(Name, RelocateRegion),
-    /// Order to move all parts of regions from a memory node (`true`), or to stop doing so.
+    /// Order to move all parts of regions from a memory node (`true`), or to stop the moves.
     DrainMemoryNode(Name, bool),
     /// Order to have the owner release a region, whose content is kept.
     DisableRegion(Name),
@@ -77,7 +75,7 @@ pub enum Command {
     SetQuota(Owner, Option<u64>),
     /// Order to hold a compute node in reset (`true`), or to release it.
     Hold(Owner, bool),
-    /// Order to set capacity aside for logical devices of a memory node; the first size is for this LD-ID.
+    /// Order to reserve capacity for logical devices of a memory node, the first of which has this LD-ID.
     SetLdAllocations(Name, u16, Vec<ByteSize>),
     /// Order to bind a logical device; with a switch number, as the background operation of that switch.
     Bind(Bind, Option<u32>),
@@ -89,9 +87,8 @@ pub enum Command {
     SetQos(Qos),
     /// Order to generate an AER event at a vPPB of a compute node.
     GenerateAer {
-        /// The compute node, by CN id or name.
         compute_node: Owner,
-        /// Number of its vPPB: 0 to 126.
+        /// Number of the compute node's vPPB: 0 to 126.
         vppb: u8,
         /// The error, as in the AER registers.
         aer: u32,
@@ -100,20 +97,18 @@ pub enum Command {
     ClearLog(ClearedLog),
     /// Order to remove the record of a memory node that will not return.
     ForgetMemoryNode {
-        /// The memory node.
         name: Name,
         /// True to forget the memory node even if regions lie on it, which are then destroyed.
         force: bool,
     },
-    /// Order to store a new token.
     CreateToken(TokenRecord),
-    /// Order to revoke the token of this id.
+    /// Order to revoke the token with this id.
     RevokeToken(String),
     /// Admission of a node to the fabric.
     Join {
-        /// The record to store.
+        /// The record of the node, as it is stored.
         node: JoinedNode,
-        /// The id of the token that the node presented; none if a permitted caller orders the admission.
+        /// Id of the token that the node presented; `None` if a permitted caller orders the admission.
         token: Option<String>,
         /// Digest of the TLS key that the node's connection proved to possess.
         proved: Option<Digest>,
@@ -126,12 +121,13 @@ pub enum Command {
     ForgetComputeNode(Owner),
     /// Record of refused requests: method and path of the latest one, and the number of requests that were refused.
     NoteRefused(String, u64),
-    /// Passage of time, without any request.
+    /// Time has passed: time-outs and repairs may be due.
     Tick,
 }
 
 impl Command {
-    /// True if a static fabric refuses the command: there, the fabric file alone decides on regions and bindings.
+    /// Returns true if a static fabric refuses the command: there, only the fabric file makes regions and
+    /// bindings.
     pub(super) fn is_for_dynamic_fabrics(&self) -> bool {
         matches!(
             self,

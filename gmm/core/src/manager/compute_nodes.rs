@@ -11,7 +11,8 @@ use super::memory_nodes::is_single_address;
 use super::{COMPUTE_NODES_MAX, Change, EVENTS_PER_ANSWER_MAX, Initialisation, Manager, ManagerError};
 
 impl Manager {
-    /// The answer to the registration of a compute node that has seen `seen`; `None` if no compute node has this id.
+    /// Returns the answer to the registration of a compute node that has seen `seen`; `None` if no compute
+    /// node has this id.
     pub fn compute_node_registered(&self, cn: CnId, seen: Watermark) -> Option<ComputeNodeRegistered> {
         let node = self.state.compute_nodes.get(&cn)?;
         Some(ComputeNodeRegistered {
@@ -27,12 +28,13 @@ impl Manager {
         })
     }
 
-    /// True if a region of the compute node has changed after the event of this number.
+    /// Returns true if a region of the compute node has changed after event `after_event`.
     pub fn regions_changed(&self, cn: CnId, after_event: u64) -> bool {
         self.state.compute_nodes.get(&cn).is_some_and(|node| node.regions_event != after_event)
     }
 
-    /// The answer to a sync: the regions of a compute node if they changed since `after_event`.
+    /// Returns the answer to a sync, with the regions of the compute node if they changed since
+    /// `after_event`.
     pub fn compute_node_synced(&self, cn: CnId, after_event: u64) -> ComputeNodeSynced {
         let changed = self.regions_changed(cn, after_event);
         ComputeNodeSynced {
@@ -58,13 +60,12 @@ impl Manager {
         events.events.iter().filter_map(generated).collect()
     }
 
-    /// True if the agent of a compute node runs and has received the present state of its regions.
+    /// Returns true if the agent of a compute node runs and has received the present state of its regions.
     pub fn knows_its_regions(&self, cn: CnId) -> bool {
         let node = self.state.compute_nodes.get(&cn).filter(|_| self.is_agent_running(cn));
         node.is_some_and(|node| self.heard.get(&cn) == Some(&node.regions_event))
     }
 
-    /// True if a daemon of this compute node is connected.
     pub fn is_agent_running(&self, cn: CnId) -> bool {
         self.state.compute_nodes.get(&cn).is_some_and(|node| node.health == Health::Reachable)
     }
@@ -74,7 +75,7 @@ impl Manager {
         own.chain(self.regions_read_by(cn)).collect()
     }
 
-    /// The compute node that an owner names; an unused CN id gives the record of a new compute node.
+    /// Returns the compute node that an owner names; an unused CN id gives the record of a new compute node.
     pub(super) fn owner(&self, owner: &Owner) -> Result<ComputeNode, ManagerError> {
         match (self.find_compute_node(owner), owner) {
             (Some(node), _) => Ok(node.clone()),
@@ -86,10 +87,10 @@ impl Manager {
         }
     }
 
-    /// The record of the compute node that an owner names.
+    /// Returns the record of the compute node that an owner names.
     ///
     /// # Errors
-    /// [`ManagerError::NoComputeNode`].
+    /// [`ManagerError::NoComputeNode`] if there is none with this name or CN id.
     pub fn known_compute_node(&self, owner: &Owner) -> Result<ComputeNode, ManagerError> {
         let known = self.find_compute_node(owner).cloned();
         known.ok_or_else(|| ManagerError::NoComputeNode(owner.to_string()))
@@ -128,7 +129,7 @@ impl Manager {
         }
         self.check_seen(&Party::ComputeNode(cn_id), seen)?;
         let party = Party::ComputeNode(cn_id);
-        // A joined node's key is the one that it joined with.
+        // The key of a joined node is the one that it joined with.
         let replaces = new_key && key.is_some() && !self.state.joined.contains_key(&party);
         let known_key = known.as_ref().and_then(|known| known.key).filter(|_| !replaces);
         let key = kept_key(&party, known_key, key)?;
@@ -142,6 +143,7 @@ impl Manager {
         if node.instance_id != instance_id {
             self.registered_ms.insert(cn_id, self.now_ms);
         }
+        // The former agent ended without a report that all its writes are complete.
         let unsettled = another && node.registration != 0 && !node.settled;
         (node.instance_id, node.settled) = (instance_id, false);
         node.registration = self.next_registration();
@@ -152,6 +154,7 @@ impl Manager {
         if unsettled {
             self.agent_replaced(cn_id);
         }
+        // No release by the former agent is to be waited for, nor will it write back.
         if another {
             self.stop_moves_from(cn_id);
             self.link_down(cn_id);
@@ -189,7 +192,7 @@ impl Manager {
             self.put(Change::ComputeNode(node));
         }
         if sync.settled {
-            // The agent's last message: the next one may register at once.
+            // The last message of an agent that ends: its successor may register at once.
             self.liveness.hung_up(&NodeKey::Compute(cn));
         }
         Ok(())
@@ -213,8 +216,8 @@ impl Manager {
         if full { Err(ManagerError::LimitReached { what: "compute nodes", limit }) } else { Ok(()) }
     }
 
-    /// The compute node whose record is removed to make room for another: of those without regions and bindings, the
-    /// one that registered longest ago. So invented ids displace other invented ids.
+    /// Returns the compute node whose record is removed to make room for another: of those without regions
+    /// and bindings, the one that registered longest ago. So invented ids displace other invented ids.
     fn idle_compute_node(&self) -> Option<CnId> {
         let idle = self.state.compute_nodes.values().filter(|node| {
             let asked_for = node.quota.is_some() || node.held_by_hand || node.key.is_some();
@@ -223,7 +226,7 @@ impl Manager {
         idle.min_by_key(|node| node.registration).map(|node| node.cn_id)
     }
 
-    /// Makes room for one more compute node, where [possible](Self::check_room_for_compute_node).
+    /// Removes an idle compute node if the table is full.
     fn make_room_for_compute_node(&mut self) {
         if self.state.compute_nodes.len() >= COMPUTE_NODES_MAX
             && let Some(idle) = self.idle_compute_node()
@@ -232,7 +235,7 @@ impl Manager {
         }
     }
 
-    /// The reason why a compute node cannot be forgotten; `None` if it can.
+    /// Returns the reason why a compute node cannot be forgotten; `None` if it can.
     fn why_needed(&self, node: &ComputeNode) -> Option<&'static str> {
         let cn = node.cn_id;
         let declared = || {
@@ -278,8 +281,8 @@ impl Manager {
 
     fn remove_compute_node(&mut self, cn: CnId) {
         let Some(node) = self.state.compute_nodes.get(&cn) else { return };
-        // The earlier agent may still make requests for these addresses if the compute node returns: none of them is
-        // reused.
+        // If the compute node returns, its earlier agent may still make requests for these addresses, so no
+        // compute node gets any of them again.
         let mut meta = self.state.meta;
         meta.cmem_forgotten = meta.cmem_forgotten.max(node.cmem_next);
         if meta != self.state.meta {
@@ -291,7 +294,7 @@ impl Manager {
         self.registered_ms.remove(&cn);
     }
 
-    /// A record for a compute node that was named as an owner and has not registered.
+    /// Returns a record for a compute node that was named as an owner and has not registered.
     fn new_compute_node(&self, cn_id: CnId) -> ComputeNode {
         let count = self.state.compute_nodes.len();
         let mut taken = vec![false; count];
@@ -302,7 +305,8 @@ impl Manager {
         }
         let index = taken.iter().position(|taken| !taken).unwrap_or(count) as u32;
         let used = self.state.meta.cmem_forgotten;
-        // The addresses of an earlier compute node with this id, whose record was removed.
+        // An earlier compute node with this id, whose record was removed, may have had any of these
+        // addresses.
         let before = Retired { base: 0, bytes: used, instance_id: 0, event: u64::MAX };
         ComputeNode {
             cn_id,

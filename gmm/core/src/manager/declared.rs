@@ -9,8 +9,7 @@ use cxloe_fabric::model::{CnId, EventKind, Name, RegionState};
 use super::{Change, Initialisation, Manager, ManagerError};
 
 impl Manager {
-    /// Creates the declared regions whose nodes have registered. The others are tried again when another node
-    /// registers.
+    /// Creates the declared regions whose nodes have registered. Called again when another node registers.
     pub(super) fn realise_declared(&mut self) {
         if self.options.declared.regions.is_empty() && self.options.declared.quotas.is_empty() {
             return;
@@ -20,6 +19,7 @@ impl Manager {
             if let Ok(node) = self.owner(&quota.compute_node) {
                 let bytes = Some(quota.bytes.0);
                 if self.state.compute_nodes.get(&node.cn_id).is_none_or(|known| known.quota != bytes) {
+                    // Cannot fail: the compute node was found just before.
                     drop(self.set_quota(&Owner::CnId(node.cn_id), bytes));
                 }
             }
@@ -35,7 +35,7 @@ impl Manager {
         }
     }
 
-    /// Releases compute nodes whose declared regions all exist.
+    /// Releases from reset the compute nodes whose declared regions all exist.
     pub(super) fn release_ready(&mut self) {
         if self.options.initialisation != Initialisation::ManagerFirst {
             return;
@@ -70,8 +70,9 @@ impl Manager {
         Ok(())
     }
 
-    /// The first memory node that the file gives to two compute nodes, and the names of these two. In a static fabric,
-    /// the manager does not start with such a file.
+    /// Returns the first memory node that the file gives to two compute nodes, and the names of these two. In
+    /// a static fabric a memory node belongs to one compute node, so the manager does not start with such a
+    /// file.
     pub fn shared_nodes(declared: &super::Declared) -> Option<(Name, String)> {
         let mut owners: Vec<(&Name, &Owner)> = Vec::new();
         for create in &declared.regions {

@@ -1,5 +1,5 @@
-//! Logical devices: capacity reserved for them, their bindings to compute nodes, and unbinding. No change of one
-//! touches the mappings, the sessions or the link of the others on its memory node.
+//! Logical devices: capacity reserved for them, their bindings to compute nodes, and unbinding. A change of
+//! one logical device leaves the mappings, sessions and links of the others on its memory node as they are.
 
 use cxloe_fabric::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
 use cxloe_fabric::model::{
@@ -12,42 +12,42 @@ use super::region_names::Nameless;
 use super::{Change, Manager, ManagerError};
 
 impl Manager {
-    /// Kind of a memory node: allocated as a whole or in slices. A static fabric has no slices (CXL 2.0, static
-    /// initialisation).
+    /// Returns the kind of a memory node: allocated as a whole or in slices. A static fabric has no slices
+    /// (CXL 2.0, static initialisation).
     pub fn kind_of(&self, node: &MemoryNode) -> DeviceKind {
         if self.options.initialisation.is_static() { DeviceKind::Sld } else { node.kind }
     }
 
-    /// The record of a registered memory node.
+    /// Returns the record of a registered memory node.
     ///
     /// # Errors
-    /// [`ManagerError::NoMemoryNode`].
+    /// [`ManagerError::NoMemoryNode`] if none has registered with this name.
     pub fn memory_node(&self, name: &Name) -> Result<&MemoryNode, ManagerError> {
         self.state.memory_nodes.get(name).ok_or_else(|| ManagerError::NoMemoryNode(name.clone()))
     }
 
-    /// Size of a logical device in bytes: its set-aside capacity, or the bytes of its regions if these are more.
+    /// Returns the size of a logical device in bytes: its reserved capacity, or the bytes of its regions if
+    /// these are more.
     pub fn capacity_of(&self, ld: &LogicalDevice) -> u64 {
         ld.reserved.max(self.used_by(ld))
     }
 
-    /// Bytes of a logical device in regions that are not being taken down.
+    /// Returns the bytes of a logical device in regions that are not being destroyed.
     pub(crate) fn used_by(&self, ld: &LogicalDevice) -> u64 {
         ld.binding.as_ref().map_or(0, |binding| self.index.used(&ld.memory_node, binding.compute_node))
     }
 
-    /// The logical device bound to a vPPB of a compute node.
     pub fn at_vppb(&self, cn: CnId, vppb: u8) -> Option<&LogicalDevice> {
         self.index.at_vppb(cn, vppb).and_then(|place| self.state.logical_devices.get(place))
     }
 
-    /// The logical devices bound to a compute node.
     pub fn devices_of(&self, cn: CnId) -> impl Iterator<Item = &LogicalDevice> {
         let places = self.index.devices_of(cn);
         places.filter_map(|(node, id)| self.state.logical_devices.get(&(node.clone(), id)))
     }
 
-    /// The regions of a logical device: all regions of its compute node with a leg on its memory node.
+    /// Returns the regions of a logical device: all regions of its compute node with a leg on its memory
+    /// node.
     pub fn regions_of_device(&self, ld: &LogicalDevice) -> Vec<&Region> {
         let Some(binding) = &ld.binding else { return Vec::new() };
         let regions = self.index.regions_of(binding.compute_node);
@@ -55,7 +55,7 @@ impl Manager {
         regions.filter(|region| region.lies_on(&ld.memory_node)).collect()
     }
 
-    /// A logical device with the figures that follow from its regions.
+    /// Returns a logical device with the figures that follow from its regions.
     pub fn device_status(&self, ld: &LogicalDevice) -> LogicalDeviceStatus {
         let index = self.state.memory_nodes.get(&ld.memory_node).map(|node| node.index);
         LogicalDeviceStatus {
@@ -70,7 +70,6 @@ impl Manager {
         }
     }
 
-    /// The logical device of `node` that is bound to `cn`.
     pub(super) fn device_on(&self, node: &Name, cn: CnId) -> Option<&LogicalDevice> {
         self.index.ld_of(cn, node).and_then(|id| self.state.logical_devices.get(&(node.clone(), id)))
     }
@@ -112,6 +111,7 @@ impl Manager {
             .zip(reserved)
             .map(|(id, size)| LogicalDevice { reserved: size.0, ..self.logical_device(name, id) })
             .collect();
+        // Regions may use more than is reserved: only a cut below their size is refused.
         for ld in &new {
             let (used, before) = (self.used_by(ld), self.logical_device(name, ld.id).reserved);
             if ld.reserved < before && ld.reserved < used {
@@ -126,6 +126,7 @@ impl Manager {
         let idle = |ld: &LogicalDevice| ld.reserved.saturating_sub(self.used_by(ld));
         let others = self.state.logical_devices_of(name).filter(|ld| !new.iter().any(|new| new.id == ld.id));
         let wanted = others.chain(&new).map(idle).fold(0, u64::saturating_add);
+        // Memory that is being zeroed will be free, so it can be reserved already.
         let free = self.free_bytes(&node) + self.index.zeroing(name);
         if wanted > free {
             let total = reserved.iter().map(|size| size.0).fold(0, u64::saturating_add);
@@ -144,7 +145,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The vPPB for a binding of `cn`; `None` unless the memory node and the compute node are on one switch.
+    /// Returns the vPPB for a binding of `cn`; `None` unless the memory node and the compute node are on one
+    /// switch.
     fn vppb_for(&self, node: &MemoryNode, cn: CnId) -> Option<u8> {
         let cn_index = self.state.compute_nodes.get(&cn).map(|cn| cn.index)?;
         let together = node.index / SWITCH_NODES == cn_index / SWITCH_NODES;
@@ -174,7 +176,8 @@ impl Manager {
         self.region_event(cn, EventKind::LdBound { memory_node, ld: id, compute_node: cn, vppb });
     }
 
-    /// Binds a logical device and creates a region of its set-aside capacity. Returns the compute node and the LD-ID.
+    /// Binds a logical device and creates a region of its reserved capacity. Returns the compute node and the
+    /// LD-ID.
     pub(super) fn bind(&mut self, bind: &Bind) -> Result<(CnId, u16), ManagerError> {
         let owner = self.owner(&bind.compute_node)?;
         let (cn, node) = (owner.cn_id, self.memory_node(&bind.memory_node)?.clone());
@@ -297,8 +300,8 @@ impl Manager {
         Ok(cn)
     }
 
-    /// Ends an unbinding of a device, and removes a device without set-aside capacity, once `cn` has no memory on
-    /// `node` except memory being zeroed. Memory being zeroed belongs to no compute node.
+    /// Ends an unbinding of a device, and removes a device without reserved capacity, once `cn` has no memory
+    /// on `node`. Memory that is being zeroed does not count: it belongs to no compute node.
     pub(super) fn device_emptied(&mut self, node: &Name, cn: CnId) {
         let Some(id) = self.index.ld_of(cn, node).filter(|_| self.index.used(node, cn) == 0) else { return };
         let mut ld = self.logical_device(node, id);
@@ -326,7 +329,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends the binding for which `region` was to be created and could not be.
+    /// Ends the binding for which `region` was to be created, after its creation failed.
     pub(super) fn binding_failed(&mut self, region: &Region) {
         let made_for = |ld: &&LogicalDevice| {
             ld.binding.as_ref().is_some_and(|binding| binding.region.as_ref() == Some(&region.name))
@@ -344,7 +347,7 @@ impl Manager {
         }
     }
 
-    /// True if an unbinding waits for the compute node to release regions.
+    /// Returns true if an unbinding waits for the compute node to release regions.
     pub fn waits_for_owner(&self, ld: &LogicalDevice) -> bool {
         let waiting = |region: &&Region| region.state == RegionState::Releasing;
         ld.binding.as_ref().is_some_and(|binding| {

@@ -1,275 +1,211 @@
-//! Reasons for which the manager refuses a command. Each variant names the request and its object;
-//! [`ManagerError::hint`] names a remedy, and [`ManagerError::code`] identifies the kind for programs.
+//! Reasons for which the manager refuses a command. Each message names the request and its object;
+//! [`ManagerError::hint`] adds a remedy, and [`ManagerError::code`] identifies the kind for programs.
 
 use cxloe_fabric::api::{ErrorCode, Party};
 use cxloe_fabric::model::{CnId, DeviceKind, Mac, Name, PublicKey, RegionState, Watermark, human_bytes};
 
-/// A command that cannot be carried out. The state is unchanged.
+/// Refusal of a command; the state is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManagerError {
-    /// A value is out of its range.
     #[error("{what}: {reason}")]
     OutOfRange {
-        /// The value and its place in the request, as text for the message.
+        /// Text: the value and its place in the request.
         what: String,
-        /// The reason, as text that follows the object in the message.
+        /// Text at the end of the message.
         reason: String,
     },
-    /// There is no such region.
     #[error("there is no region {0}")]
     NoRegion(Name),
-    /// The region of this name is not the one that was meant.
+    /// The name belongs to another region by now: the creation times differ.
     #[error(
         "there is no region {name} that was created at {asked_ms} ms: the one there is was created at {created_ms} ms"
     )]
     OtherRegion {
-        /// Name of the existing region and of the requested one.
         name: Name,
-        /// Creation time of the existing region, in milliseconds since the Unix epoch.
+        /// Creation time of the region that has the name, in milliseconds since the Unix epoch.
         created_ms: u64,
         /// Creation time that the request gave, in milliseconds since the Unix epoch.
         asked_ms: u64,
     },
-    /// The owner of a region to be created is unknown.
     #[error("there is no compute node named {0}")]
     NoOwner(Name),
-    /// A region of this name exists already.
     #[error("there is a region {0} already, {1}")]
     RegionExists(Name, RegionState),
-    /// Another daemon registered under this name or CN id and still runs.
     #[error("{who} is registered by another running daemon")]
     InUse {
-        /// The memory node or compute node, as text for the message.
+        /// Text, such as `memory node mn0`.
         who: String,
     },
-    /// Another daemon has registered under this name since this one did.
     #[error("another process has taken the place of this one as {who}")]
     Succeeded {
-        /// The memory node, as text for the message.
+        /// Text, such as `memory node mn0`.
         who: String,
     },
-    /// A name or an address belongs to another node.
     #[error("{what} of {who} belongs to {holder}")]
     Taken {
-        /// The name or address, as text for the message.
+        /// Text, such as `name mn0`.
         what: String,
-        /// The node that registers or joins with this name or address, as text for the message.
+        /// Node that registers or joins with the name or address, as text.
         who: String,
-        /// The node that has this name or address already, as text for the message.
+        /// Node that has the name or address already, as text.
         holder: String,
     },
-    /// A sync under a registration that is not valid, or no longer.
     #[error("registration {registration} of {who} is not the current one")]
     NotRegistered {
-        /// The memory node or compute node, as text for the message.
+        /// Text, such as `memory node mn0`.
         who: String,
-        /// The registration number in the node's request.
         registration: u64,
     },
-    /// The node has seen changes that this store does not have.
     #[error("{node} has seen term {}, revision {}, and that is not in this manager's store, which is at term {}, revision {}: the store is an older copy, or another fabric's", seen.term, seen.revision, own.term, own.revision)]
     Stale {
-        /// The memory node, compute node or FM client.
         node: Party,
         /// The latest watermark that the node has seen.
         seen: Watermark,
-        /// The watermark of this manager.
         own: Watermark,
     },
-    /// The node's key is not the one of its first registration.
     #[error("{node} registers with the key {new}, but its registered key is {known}")]
     KeyChanged {
-        /// The memory node, compute node or FM client.
         node: Party,
-        /// The key of the node's first registration.
+        /// Key of the node's first registration.
         known: PublicKey,
-        /// The key of the refused registration.
+        /// Key in the refused registration.
         new: PublicKey,
     },
-    /// The node gives results for commands that were never issued, or omits some.
+    /// A sync acknowledges commands that were never issued, or lacks the result of one that it acknowledges.
     #[error("memory node {node} acknowledges commands up to {acked_seq}: {reason}")]
     BadAcknowledgement {
-        /// Name of the memory node that sent the results.
         node: Name,
-        /// Number of the latest command that the node acknowledged.
         acked_seq: u64,
-        /// The contradiction, as text that follows the object in the message.
+        /// Text at the end of the message.
         reason: String,
     },
-    /// The geometry of a pool changed under the regions on it.
     #[error("memory node {node} registers {change} while regions lie on it")]
     GeometryChanged {
-        /// Name of the memory node that registers again.
         node: Name,
-        /// The change, as text that follows the object in the message.
+        /// Text, such as `extents of 4096 bytes instead of 2097152`.
         change: String,
     },
-    /// Too little free memory for a region.
     #[error("region {name} needs {}, and reachable memory nodes have {} free ({} more is being zeroed or on unreachable nodes)", human_bytes(*size), human_bytes(*free), human_bytes(*held_back))]
     NoSpace {
-        /// Name of the region to be placed.
         name: Name,
-        /// Bytes that the region still needs.
+        /// Bytes to be placed.
         size: u64,
-        /// Bytes free on reachable nodes.
+        /// Bytes on reachable memory nodes that the owner could use.
         free: u64,
         /// Bytes that are free but on unreachable nodes, or being zeroed.
         held_back: u64,
     },
-    /// A memory node of a region has too little free memory for a clone of its part.
+    /// A clone lies on the memory nodes of its source, and one of them has too little free memory.
     #[error(
         "region {region} needs {} on memory node {node}, where the region that it is cloned from lies, and {} are free there",
         human_bytes(*size), human_bytes(*free)
     )]
     NoRoomForClone {
-        /// Name of the new region.
         region: Name,
-        /// Memory node of the source.
+        /// Memory node that has the part to be cloned.
         node: Name,
-        /// Bytes that the new region needs there.
+        /// Bytes that the new region needs on this memory node.
         size: u64,
-        /// Bytes free there; 0 if the memory node is unreachable, or is drained.
+        /// Free bytes; 0 if the memory node is unreachable or drained.
         free: u64,
     },
-    /// Too few memory nodes to interleave over.
     #[error(
         "region {name} is to be interleaved over {ways} memory nodes, and {nodes} have free memory for it"
     )]
     TooFewNodes {
-        /// Name of the region to be placed.
         name: Name,
-        /// Interleave ways that the request asks for.
         ways: u32,
         /// Number of memory nodes with free memory for the region.
         nodes: usize,
     },
-    /// Fewer memory nodes have room than a mirrored region needs.
+    /// Each position of a mirrored region needs two memory nodes, and too few have room.
     #[error("region {name} in {ways} ways is to be mirrored, and {nodes} memory node(s) have room for it")]
     TooFewForMirror {
-        /// Name of the region to be placed.
         name: Name,
-        /// Interleave ways that the request asks for.
         ways: u32,
         /// Number of memory nodes with free memory for the region.
         nodes: usize,
     },
-    /// All memory nodes with room are on one rack.
+    /// The copies of a region are placed on different racks, and all memory nodes with room are on one.
     #[error("region {name} is to be mirrored, and all memory nodes with room for it are on one rack")]
-    OneRack {
-        /// Name of the region to be placed.
-        name: Name,
-    },
-    /// No other memory node can have a copy of a part of a region.
+    OneRack { name: Name },
     #[error("no memory node {} has {bytes} bytes for another copy of the part of region {name} on {memory_node}",
         if *one_rack { "of another rack" } else { "but that" })]
     NoOtherNode {
-        /// Name of the region.
         name: Name,
-        /// Bytes of the part.
+        /// Size of the part that is to be copied.
         bytes: u64,
-        /// Name of the memory node that has the part.
+        /// Memory node of the present copy.
         memory_node: Name,
-        /// True if nodes of the same rack have room.
+        /// True if memory nodes of the same rack have room.
         one_rack: bool,
     },
-    /// The memory node that a part of a region is to move to has no room for it.
     #[error(
         "memory node {memory_node} cannot take the {bytes} bytes of region {name}: {free} are free there, in extents of \
          {extent}"
     )]
     NoRoomThere {
-        /// Name of the region.
         name: Name,
-        /// Bytes to be moved.
         bytes: u64,
-        /// Name of the memory node.
+        /// Memory node that the part was to move to.
         memory_node: Name,
         /// Bytes free there for the region's owner.
         free: u64,
-        /// Size of the node's extents in bytes.
+        /// Extent size of the memory node in bytes, which has to divide the size of the part.
         extent: u64,
     },
-    /// The legs that are to become stale are the only ones with the content.
+    /// One leg of each position has to stay in sync, so these legs cannot become stale.
     #[error("the legs of region {name} on memory node {memory_node} are the only ones in sync")]
-    OnlyCopy {
-        /// Name of the region.
-        name: Name,
-        /// Name of the memory node that the legs are on.
-        memory_node: Name,
-    },
-    /// The legs of a region have changed since the epoch in the request.
+    OnlyCopy { name: Name, memory_node: Name },
+    /// The legs have changed since the sender of the request saw them.
     #[error("the legs of region {name} have changed: it is in epoch {epoch}, not {asked}")]
-    StaleEpoch {
-        /// Name of the region.
-        name: Name,
-        /// Present epoch of the region.
-        epoch: u64,
-        /// Epoch in the request.
-        asked: u64,
-    },
-    /// The size is not a multiple of the unit of allocation.
+    StaleEpoch { name: Name, epoch: u64, asked: u64 },
     #[error("region {name} of {size} bytes: the size is not a multiple of {}: {ways} way(s) of the memory nodes' extents", human_bytes(*unit))]
     Unaligned {
-        /// Name of the region to be created or grown.
         name: Name,
-        /// Size that the request asks for, in bytes.
+        /// Requested size in bytes.
         size: u64,
-        /// Interleave ways that the request asks for.
         ways: u32,
         /// The smallest extent size among reachable nodes, times the ways, in bytes.
         unit: u64,
     },
-    /// The region would exceed its owner's quota.
     #[error("compute node {owner} may have {}: it has {}, and {} more were asked for", human_bytes(*quota), human_bytes(*used), human_bytes(*asked))]
     OverQuota {
-        /// CN id of the region's owner.
         owner: CnId,
-        /// The owner's quota in bytes.
+        /// Maximum for all regions of the owner, in bytes.
         quota: u64,
-        /// Bytes of the owner's present regions.
+        /// Bytes of the owner's present regions, all copies counted.
         used: u64,
-        /// Bytes that the request adds.
+        /// Bytes that the request adds, all copies counted.
         asked: u64,
     },
-    /// Regions and bindings come from the fabric file.
     #[error("this fabric is static: its regions and bindings come from its file alone")]
     StaticFabric,
-    /// There is no such memory node.
     #[error("there is no memory node {0}")]
     NoMemoryNode(Name),
-    /// There is no such compute node.
     #[error("there is no compute node {0}")]
     NoComputeNode(String),
-    /// The LD has no capacity, or is not bound.
     #[error("LD {ld} of memory node {node} {lacks}")]
     NoLogicalDevice {
-        /// Name of the memory node in the request.
         node: Name,
         /// LD-ID: 0 to 15.
         ld: u16,
-        /// Text for the message: the capacity or the binding that the LD does not have.
+        /// Text: `has no capacity`, or `is not bound`.
         lacks: &'static str,
     },
-    /// The vPPB, the LD, or the compute node's place on the memory node is taken.
+    /// A vPPB, an LD, and a memory node that is given away whole have one binding at a time.
     #[error("{what} is bound already, to {holder}")]
     Bound {
-        /// The vPPB, LD or memory node that was to be bound, as text for the message.
+        /// Text, such as `LD 3 of mn0`.
         what: String,
-        /// The present binding, as text for the message.
+        /// Text, such as `CN 02:00:00:00:00:01`.
         holder: String,
     },
-    /// The memory node is of the other kind.
+    /// The request names a slice of a memory node without slices, or no slice of one that has slices.
     #[error("memory node {node} is given away {}", match kind { DeviceKind::Sld => "whole (SLD): it has no slices", DeviceKind::Mld => "in slices (MLD): name one of them" })]
-    WrongKind {
-        /// Name of the memory node in the request.
-        node: Name,
-        /// The kind of the memory node.
-        kind: DeviceKind,
-    },
-    /// The capacity of a bound LD cannot become less than its regions use.
+    WrongKind { node: Name, kind: DeviceKind },
     #[error("LD {ld} of memory node {node} cannot shrink to {}: its compute node has {} of it", human_bytes(*asked), human_bytes(*used))]
     LdInUse {
-        /// Name of the memory node in the request.
         node: Name,
         /// LD-ID: 0 to 15.
         ld: u16,
@@ -278,15 +214,13 @@ pub enum ManagerError {
         /// Capacity requested for the LD, in bytes.
         asked: u64,
     },
-    /// The memory node is running, or regions lie on it.
     #[error("memory node {node} cannot be forgotten: {reason}")]
     StillNeeded {
-        /// Name of the memory node to be forgotten.
         node: Name,
-        /// The reason, as text that follows the object in the message.
+        /// Text at the end of the message.
         reason: String,
     },
-    /// The store is empty, and nodes that have followed another manager are running.
+    /// The manager seems to run over the wrong data directory.
     #[error(
         "this store, at term {}, contains no region, and {node} has followed a manager at term {}: it looks like the wrong data \
          directory",
@@ -295,69 +229,48 @@ pub enum ManagerError {
     OtherFabric {
         /// A running node that has followed another manager.
         node: Party,
-        /// The latest watermark that the node has seen.
         seen: Watermark,
-        /// The watermark of this manager.
         own: Watermark,
     },
-    /// The compute node is running, or still has regions or bindings.
     #[error("compute node {compute_node} cannot be forgotten: {reason}")]
     ComputeNodeNeeded {
-        /// CN id of the compute node to be forgotten.
         compute_node: CnId,
-        /// The reason, as text that follows the object in the message.
+        /// Text at the end of the message.
         reason: String,
     },
-    /// Another background operation is under way.
     #[error("switch {switch} is busy with another background operation")]
     OperationRuns {
         /// Number of the switch, from 0.
         switch: u32,
     },
-    /// The owner's agent is running and may be using the region.
     #[error("region {name} may be in use: the agent of its owner {owner} is there")]
-    RegionInUse {
-        /// Name of the region in use.
-        name: Name,
-        /// CN id of the region's owner.
-        owner: CnId,
-    },
-    /// The region's state does not allow it.
+    RegionInUse { name: Name, owner: CnId },
     #[error("region {name} is {state}: {reason}")]
     WrongState {
-        /// Name of the region.
         name: Name,
-        /// State in which the region is at present.
         state: RegionState,
-        /// The state that the request needs, as text that follows the object in the message.
+        /// Text at the end of the message, such as the state that the request needs.
         reason: String,
     },
-    /// The store cannot be written.
     #[error("nothing can be changed at present: {0}")]
     ReadOnly(String),
-    /// No node was refused with such a history.
+    /// No listed node has seen the history that is to be given up.
     #[error("no node is refused that has seen that")]
     NobodyRefused,
-    /// There is no such token.
     #[error("there is no token {0}")]
     NoToken(String),
-    /// A node has not joined.
     #[error("{0} has not joined")]
     NotJoined(Party),
-    /// A node may not join.
     #[error("{node} may not join: {reason}")]
     JoinRefused {
-        /// The memory node, compute node or FM client.
         node: Party,
-        /// The reason, as text that follows the object in the message.
+        /// Text at the end of the message.
         reason: String,
     },
-    /// A limit is reached.
     #[error("the limit of {limit} {what} is reached")]
     LimitReached {
-        /// The limited quantity, as text for the message.
+        /// Text, such as `regions`.
         what: &'static str,
-        /// The maximum of this quantity.
         limit: u64,
     },
 }
@@ -372,7 +285,7 @@ impl ManagerError {
         Self::Taken { what: format!("address {mac}"), who, holder }
     }
 
-    /// Kind of the failure, which programs evaluate; the message is for people.
+    /// Returns the error code, by which programs distinguish failures; the message is for people.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::OutOfRange { .. } | Self::Unaligned { .. } | Self::BadAcknowledgement { .. } => {
@@ -420,7 +333,7 @@ impl ManagerError {
         }
     }
 
-    /// Text for people that names a remedy.
+    /// Returns a remedy, as text for people.
     pub fn hint(&self) -> String {
         match self {
             Self::OutOfRange { .. } => "correct the value and ask again".into(),

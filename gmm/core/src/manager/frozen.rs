@@ -1,6 +1,6 @@
-//! Behaviour while the store cannot be written: changes since the last commit are undone, and commands that change the
-//! state are refused until the store can be written again. Reads are answered and reports of nodes accepted all the
-//! time.
+//! Operation while the store cannot be written. The changes since the last commit are undone, and commands
+//! that change the state are refused until the store can be written again. The manager still answers reads
+//! and accepts the regular messages of nodes.
 
 use cxloe_fabric::model::Health;
 
@@ -48,7 +48,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The reason why changes are refused at present, if they are.
+    /// Returns the reason why changes are refused at present; `None` if they are not.
     pub fn frozen(&self) -> Option<&str> {
         self.frozen.as_deref()
     }
@@ -60,7 +60,7 @@ impl Manager {
         undo.take_back(&mut state);
         self.undo = UndoLog::new(state.meta);
         if let Err(error) = self.put_back(state) {
-            // The earlier state passed the check when it was made.
+            // Cannot happen: the earlier state passed the check when it was made.
             tracing::error!(%error, "the state before a refused command contradicts itself");
         }
     }
@@ -96,7 +96,7 @@ impl Manager {
         let Some(reason) = &self.frozen else { return Ok(()) };
         let harmless = match command {
             Command::SyncMemoryNode(_, sync) => sync.results.is_empty(),
-            // Not refused: the node repeats which regions it has released.
+            // Accepted but not recorded: the node repeats which regions it has released.
             Command::SyncComputeNode(..) | Command::HungUp(..) | Command::NotFollowed(_) | Command::Tick => {
                 true
             }

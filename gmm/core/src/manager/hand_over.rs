@@ -23,7 +23,7 @@ use super::memory_nodes::mapping_of;
 use super::{Change, Manager, ManagerError};
 
 impl Manager {
-    /// Begins to give a region to another compute node, or stops doing so.
+    /// Begins to move a region to another compute node, or stops a move that the owner has not completed.
     pub(super) fn move_region(&mut self, name: &Name, order: &MoveRegion) -> Result<(), ManagerError> {
         let region = self.region(name)?.clone();
         let Some(to) = &order.to else {
@@ -41,7 +41,8 @@ impl Manager {
         self.release_to(region, to.cn_id, order.force, false)
     }
 
-    /// Has a region's owner release it, so that it belongs to `to` afterwards, or is sealed for its owner `to`.
+    /// Asks the owner to release a region, which then belongs to `to` or, with `seal`, is sealed for its
+    /// owner `to`.
     pub(super) fn release_to(
         &mut self,
         mut region: Region,
@@ -68,6 +69,7 @@ impl Manager {
             self.writes_may_differ(&name, "its owner stopped while it may have been writing");
             region = self.region(&name)?.clone();
         }
+        // Without a running agent, there is no release to wait for.
         let done = released || !present;
         let option = UnbindOption::Managed;
         region.release = Some(Release { option, destroy: false, done, to: Some(to), seal, copy: false });
@@ -77,14 +79,14 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends a move before the region has another owner.
+    /// Cancels the release of a region, which its owner keeps; `reason` appears in the event.
     pub(super) fn keep_owner(&mut self, name: &Name, reason: &str) {
         let Some(mut region) = self.state.regions.get(name).cloned() else { return };
         region.release = None;
         self.settle(region, Some(reason.to_owned()));
     }
 
-    /// Ends the moves of regions that a former agent of their owner had not released.
+    /// Cancels the releases for a move or a clone that a former agent of the owner has not completed.
     pub(super) fn stop_moves_from(&mut self, cn: CnId) {
         let waits = |name: &&Name| {
             let release = self.state.regions.get(*name).and_then(|region| region.release);
@@ -97,7 +99,8 @@ impl Manager {
         }
     }
 
-    /// Checks that a region can belong to another compute node.
+    /// Checks that a region can move to compute node `to`: its state, the quota, and the bindings on its
+    /// memory nodes.
     fn check_move(&self, region: &Region, to: &ComputeNode) -> Result<(), ManagerError> {
         let ends =
             region.state == RegionState::Draining || region.release.is_some_and(|release| release.destroy);
@@ -137,8 +140,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Gives a region that its owner has released to the compute node that it moves to. Waits for legs that are being
-    /// mapped or unmapped: their commands name the present owner.
+    /// Gives a region that its owner has released to the compute node that it moves to. Waits for legs that
+    /// are being mapped or unmapped, because their commands name the present owner.
     pub(super) fn hand_over_released(&mut self, name: &Name) {
         let Some(region) = self.state.regions.get(name) else { return };
         let Some(Release { done: true, to: Some(to), .. }) = region.release else { return };
@@ -159,6 +162,7 @@ impl Manager {
         let owner = self.state.compute_nodes.get(&to).cloned();
         let mut owner = owner.ok_or_else(|| ManagerError::NoComputeNode(to.to_string()))?;
         let seals = region.release.is_some_and(|release| release.seal);
+        // Between the order and the release, the region or the quota may have changed.
         if seals {
             self.check_seal(&region)?;
         } else {
@@ -172,7 +176,7 @@ impl Manager {
         region.sealed |= seals;
         for (leg, base) in region.legs.iter_mut().zip(bases) {
             let former = FormerOwner { cn: from, cmem_base: std::mem::replace(&mut leg.cmem_base, base) };
-            // No memory node serves a lost leg: it only has another address.
+            // A lost leg is mapped nowhere, so no memory node has a mapping to replace.
             if leg.state != LegState::Lost {
                 leg.former = Some(former);
             }
@@ -196,7 +200,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Handles a memory node's result of a hand-over.
+    /// Handles a memory node's result of a hand-over. After an error, the leg is lost.
     pub(super) fn handed_over(
         &mut self,
         mut region: Region,
@@ -216,14 +220,14 @@ impl Manager {
         }
         let done = reason.is_none();
         self.settle(region, reason);
-        // After an error the former address may still be mapped: it is never used again.
+        // After an error, the former address may still be mapped, so it is never used again.
         if done {
             self.retire_cmem(hand_over.former.cn, hand_over.former.cmem_base, bytes);
         }
     }
 }
 
-/// The error for an order that a region cannot follow in its present state.
+/// Returns the refusal of an order that a region cannot follow in its present state.
 pub(super) fn wrong_state(region: &Region, reason: String) -> ManagerError {
     ManagerError::WrongState { name: region.name.clone(), state: region.state, reason }
 }

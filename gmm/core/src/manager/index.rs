@@ -1,5 +1,6 @@
-//! Derived data that is read often: regions by memory node and by owner, bytes of a memory node by compute node,
-//! reserved capacity. It is updated with each change, so that no command walks all of a hundred thousand regions.
+//! Data derived from the state that is read often: regions by memory node and by owner, bytes of a memory
+//! node by compute node, reserved capacity. It is updated with each change, so that no command walks all of a
+//! hundred thousand regions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,73 +103,71 @@ impl Index {
         }
     }
 
-    /// Names of the regions with a leg on `node`.
     pub fn regions_on(&self, node: &Name) -> impl Iterator<Item = &Name> {
         self.regions_on.get(node).into_iter().flatten()
     }
 
-    /// Names of the regions whose owner is `cn`.
     pub fn regions_of(&self, cn: CnId) -> impl Iterator<Item = &Name> {
         self.regions_of.get(&cn).into_iter().flatten()
     }
 
-    /// Names of the sealed regions of others that `cn` reads.
+    /// Returns the names of the sealed regions of other owners that `cn` may read.
     pub fn regions_read_by(&self, cn: CnId) -> impl Iterator<Item = &Name> {
         self.regions_read_by.get(&cn).into_iter().flatten()
     }
 
-    /// Bytes of `node` in regions of `cn` that are not being taken down.
+    /// Returns the bytes of `node` in regions of `cn` that are not being destroyed.
     pub fn used(&self, node: &Name, cn: CnId) -> u64 {
         self.used.get(node).and_then(|used| used.get(&cn)).copied().unwrap_or_default()
     }
 
-    /// Bytes of `node` in regions that are being taken down: they belong to no compute node, and are free once zeroed.
+    /// Returns the bytes of `node` in regions that are being destroyed: they belong to no compute node, and
+    /// are free once zeroed.
     pub fn zeroing(&self, node: &Name) -> u64 {
         self.zeroing.get(node).copied().unwrap_or_default()
     }
 
-    /// Bytes of `node` by compute node, in regions that are not being taken down.
+    /// Returns the bytes of `node` by compute node, in regions that are not being destroyed.
     pub fn used_by(&self, node: &Name) -> impl Iterator<Item = (CnId, u64)> {
         self.used.get(node).into_iter().flatten().map(|(cn, bytes)| (*cn, *bytes))
     }
 
-    /// Bytes of all regions of `cn` that are not being taken down.
+    /// Returns the bytes of all regions of `cn` that are not being destroyed, with all copies.
     pub fn bytes_of(&self, cn: CnId) -> u64 {
         self.bytes_of.get(&cn).copied().unwrap_or_default()
     }
 
-    /// Bytes of `node` that are reserved for logical devices and not used by their regions; never more than the bytes
-    /// of `node` that are free or being zeroed.
+    /// Returns the bytes of `node` that are reserved for logical devices and not used by their regions. Never
+    /// more than the bytes of `node` that are free or being zeroed.
     pub fn idle(&self, node: &Name) -> u64 {
         self.idle.get(node).copied().unwrap_or_default()
     }
 
-    /// LD-ID of the LD of `node` that is bound to `cn`; `None` without a binding.
+    /// Returns the LD-ID of the LD of `node` that is bound to `cn`; `None` without a binding.
     pub fn ld_of(&self, cn: CnId, node: &Name) -> Option<u16> {
         self.bound.get(&cn)?.get(node).copied()
     }
 
-    /// The logical devices bound to `cn`: memory node and LD-ID.
+    /// Returns memory node and LD-ID of each logical device bound to `cn`.
     pub fn devices_of(&self, cn: CnId) -> impl Iterator<Item = (&Name, u16)> {
         self.bound.get(&cn).into_iter().flatten().map(|(node, id)| (node, *id))
     }
 
-    /// The logical device at a vPPB: memory node and LD-ID.
+    /// Returns memory node and LD-ID of the logical device at a vPPB.
     pub fn at_vppb(&self, cn: CnId, vppb: u8) -> Option<&(Name, u16)> {
         self.vppbs.get(&(cn, vppb))
     }
 
-    /// Number of the lowest free vPPB of `cn`; `None` if all are bound.
+    /// Returns the number of the lowest free vPPB of `cn`; `None` if all are bound.
     pub fn free_vppb(&self, cn: CnId) -> Option<u8> {
         (0..VPPBS_MAX).find(|vppb| !self.vppbs.contains_key(&(cn, *vppb)))
     }
 
-    /// The lowest LD of `node` that has neither capacity nor a binding.
+    /// Returns the lowest LD of `node` that has neither capacity nor a binding.
     pub fn free_ld(&self, state: &FabricState, node: &Name) -> Option<u16> {
         (0..LDS_MAX).find(|id| !state.logical_devices.contains_key(&(node.clone(), *id)))
     }
 
-    /// The compute node that registered with this name.
     pub fn named(&self, name: &Name) -> Option<CnId> {
         self.names.get(name).copied()
     }

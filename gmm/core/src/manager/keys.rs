@@ -6,8 +6,8 @@ use cxloe_fabric::model::{CnId, ComputeNodeKey, Mapping, Name, PublicKey};
 
 use super::{Change, Manager, ManagerError};
 
-/// The key to record for a node whose recorded key is `known` and which registers with another key or without one. A
-/// node that registers without a key keeps the recorded one, which its peers still require.
+/// Returns the key to record for a node whose recorded key is `known`. A node that registers without a key
+/// keeps the recorded one, which its peers still require.
 pub(super) fn kept_key(
     node: &Party,
     known: Option<PublicKey>,
@@ -22,8 +22,9 @@ pub(super) fn kept_key(
 }
 
 impl Manager {
-    /// The keys of the compute nodes that use memory of `node`, by CN id; [`PublicKey::NOBODY`] for a compute node
-    /// without a key or with a revoked one, so that the memory node distinguishes a revoked key from removed memory.
+    /// Returns the keys of the compute nodes that use memory of `node`, by CN id. A compute node whose key is
+    /// missing or revoked has [`PublicKey::NOBODY`], so that the memory node distinguishes a revoked key from
+    /// removed memory.
     pub fn cn_keys(&self, node: &Name) -> Vec<ComputeNodeKey> {
         let key_of = |cn: CnId| {
             let known = self.state.compute_nodes.get(&cn).and_then(|node| node.key);
@@ -32,14 +33,13 @@ impl Manager {
         self.users_of(node).into_iter().map(key_of).collect()
     }
 
-    /// Adds the compute node's key to a mapping.
     pub(super) fn with_key(&self, mapping: Mapping) -> Mapping {
         let cn_key = self.state.compute_nodes.get(&mapping.cn).and_then(|node| node.key);
         Mapping { cn_key, ..mapping }
     }
 
-    /// Sets the key of a node that joined again, or removes it by order of an administrator (`None`): the next
-    /// registration sets a new key.
+    /// Sets the key of a node that joined again. With `None`, by order of an administrator, the next
+    /// registration sets the key.
     pub(super) fn set_key(&mut self, node: &Party, key: Option<PublicKey>) -> Result<(), ManagerError> {
         match node {
             Party::MemoryNode(name) => {

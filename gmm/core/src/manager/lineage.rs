@@ -1,6 +1,7 @@
-//! The leaders of this fabric by term, and the nodes that do not follow this manager: they have seen a leader that the
-//! store does not contain, since an older copy of the store or another store was restored. Such a node keeps its
-//! mappings unchanged. It is listed here until it follows, or until an administrator gives up the missing history.
+//! The leaders of this fabric by term, and the nodes that do not follow this manager. Such a node has seen a
+//! leader that the store does not contain, because an older copy of the store or another store was restored.
+//! The node keeps its mappings unchanged. It is listed here until it follows, or until an administrator gives
+//! up the missing history.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +14,9 @@ use super::{Change, Manager, ManagerError};
 const LEADER_TERMS_MAX: usize = 4096;
 /// Maximum number of histories given up in one term.
 const ADOPTED_MAX: usize = 4096;
-/// Maximum number of listed nodes that do not follow; one client may report many nodes.
+/// Maximum number of listed nodes that do not follow. One client may report many nodes.
 const REFUSED_MAX: usize = 4096;
-/// Maximum number of mappings listed, both per node and for all nodes together.
+/// Maximum number of mappings listed, first per node and then for all nodes together.
 const HELD_MAX: usize = 1024;
 const HELD_BY_ALL_MAX: usize = 65_536;
 /// Time without a report after which a node that does not follow is removed from the list, in milliseconds. Such a node
@@ -31,7 +32,7 @@ pub(super) struct RefusedFollower {
 }
 
 impl Manager {
-    /// Begins a leader term; called once per term, before any other change.
+    /// Begins a leader term. Called once per term, before any other change.
     pub(super) fn begin_term(&mut self, watermark: Watermark) {
         let Watermark { term, revision, run } = watermark;
         self.put(Change::LeaderTerm(LeaderTerm { term, run, first: revision + 1, adopted: Vec::new() }));
@@ -43,17 +44,17 @@ impl Manager {
         }
     }
 
-    /// The number that identifies the fabric: that of its first manager's run; `None` before any.
+    /// Returns the number that identifies the fabric: the run number of its first manager; `None` before any.
     pub fn fabric(&self) -> Option<u64> {
         self.state.leader_terms.values().next().map(|leader| leader.run)
     }
 
-    /// The part of this store's history that a node which has seen `seen` needs.
+    /// Returns the part of this store's history that a node which has seen `seen` needs.
     pub(crate) fn lineage_for(&self, seen: Watermark) -> Vec<LeaderTerm> {
         lineage::excerpt(self.state.leader_terms.values(), seen)
     }
 
-    /// Refuses a node that has seen changes which this store does not have.
+    /// Refuses a node that has seen changes which this store does not have, and lists it.
     pub(super) fn check_seen(&mut self, node: &Party, seen: Watermark) -> Result<(), ManagerError> {
         let (own, terms) = (self.watermark(), self.lineage_for(seen));
         if lineage::contains(&terms, own, seen) {
@@ -64,8 +65,8 @@ impl Manager {
         Err(ManagerError::Stale { node: node.clone(), seen, own })
     }
 
-    /// Refuses to begin a fabric in a store that is probably the wrong one: the store has no region, and nodes that
-    /// have followed another manager are running.
+    /// Refuses to begin a fabric in a store that is probably the wrong one: the store has no region, and
+    /// running nodes have followed another manager.
     pub(super) fn check_fabric(&self) -> Result<(), ManagerError> {
         let now_ms = self.now_ms;
         let heard = |refused: &&RefusedFollower| refused.heard_ms.saturating_add(REFUSED_FOR_MS) > now_ms;
@@ -110,7 +111,7 @@ impl Manager {
         }
     }
 
-    /// The nodes that do not follow this manager and have reported so within the last two minutes.
+    /// Returns the nodes that reported within the last two minutes that they do not follow this manager.
     pub fn refused_nodes(&self, now_ms: u64) -> Vec<RefusedNode> {
         let heard = |(_, refused): &(&Party, &RefusedFollower)| {
             refused.heard_ms.saturating_add(REFUSED_FOR_MS) > now_ms
@@ -125,7 +126,7 @@ impl Manager {
         self.refused.iter().filter(heard).map(shown).collect()
     }
 
-    /// The mappings of `holds` that this store does not have.
+    /// Returns the mappings of `holds` that this store does not have.
     fn not_listed(&self, node: &Party, holds: &[Held]) -> Vec<Held> {
         match node {
             Party::MemoryNode(name) => {

@@ -1,16 +1,14 @@
-//! Times of the latest message of each node. They are not stored: after a restart, every reachable node has the full
-//! time-out to send a message.
+//! Time of the latest message of each node. These times are not stored: after a restart, every reachable node
+//! has the full time-out to send a message.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cxloe_fabric::model::{CnId, Name};
 
-/// Key of a node in tables that hold both kinds.
+/// Key of a node in a table of memory nodes and compute nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeKey {
-    /// A memory node, by its name.
     Memory(Name),
-    /// A compute node, by its CN id.
     Compute(CnId),
 }
 
@@ -20,7 +18,7 @@ struct LastContact {
     attached: bool,
 }
 
-/// The time of the latest message of each reachable node, and whether its daemon is connected.
+/// Time of the latest message of each reachable node, and whether its daemon is connected.
 #[derive(Debug, Default)]
 pub struct Liveness {
     heard: BTreeMap<NodeKey, LastContact>,
@@ -31,7 +29,7 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Records the arrival of a message: the node's daemon runs.
+    /// Records the arrival of a message, by which the node's daemon also counts as connected.
     pub fn heard(&mut self, node: NodeKey, now_ms: u64) {
         let before = self.heard.insert(node.clone(), LastContact { at_ms: now_ms, attached: true });
         match before {
@@ -50,29 +48,28 @@ impl Liveness {
         }
     }
 
-    /// Removes a node, which is then neither heard nor silent.
+    /// Removes a node, so that it can no longer become silent.
     pub fn forget(&mut self, node: &NodeKey) {
         if let Some(heard) = self.heard.remove(node) {
             self.by_time.remove(&(heard.at_ms, node.clone()));
         }
     }
 
-    /// True if the node has sent a message and is not silent.
+    /// Returns true if the node has sent a message and has not become silent since.
     pub(crate) fn is_heard(&self, node: &NodeKey) -> bool {
         self.heard.contains_key(node)
     }
 
-    /// True if a daemon of this node counts as connected.
     pub(crate) fn is_attached(&self, node: &NodeKey) -> bool {
         self.heard.get(node).is_some_and(|heard| heard.attached)
     }
 
-    /// Lets no node count as silent before `until_ms`.
+    /// Prevents nodes from becoming silent before `until_ms`.
     pub(crate) fn grant_grace(&mut self, until_ms: u64) {
         self.grace_until_ms = self.grace_until_ms.max(until_ms);
     }
 
-    /// Removes and returns the nodes that were silent for `timeout_ms`.
+    /// Removes and returns the nodes that have sent no message for `timeout_ms`.
     pub(crate) fn take_silent(&mut self, now_ms: u64, timeout_ms: u64) -> Vec<NodeKey> {
         let mut silent = Vec::new();
         if now_ms < self.grace_until_ms {
@@ -86,7 +83,8 @@ impl Liveness {
         silent
     }
 
-    /// Time at which the next node becomes silent if none sends a message until then; `None` if there are no nodes.
+    /// Returns the time at which the next node becomes silent if none sends a message until then; `None`
+    /// without nodes.
     pub fn next_deadline_ms(&self, timeout_ms: u64) -> Option<u64> {
         let first = self.by_time.first().map(|(at_ms, _)| at_ms.saturating_add(timeout_ms));
         first.map(|at_ms| at_ms.max(self.grace_until_ms))

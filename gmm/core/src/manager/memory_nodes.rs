@@ -1,5 +1,5 @@
-//! Commands of memory nodes: registration, and delivery of commands to them. A memory node that returns under its name
-//! receives the mappings it has to serve, and again every command that it had not confirmed.
+//! Commands of memory nodes: registration, and delivery of commands to them. A memory node that returns under
+//! its name receives the mappings that it has to serve, and every command that it has not confirmed.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -25,11 +25,12 @@ const EXTENT_BYTES_MIN: u64 = 4096;
 const POOL_BYTES_MAX: u64 = cxloe_fabric::model::CMEM_LIMIT;
 
 impl Manager {
-    /// The answer to the registration of a memory node that has seen `seen`; `None` if no memory node has this name.
+    /// Returns the answer to the registration of a memory node that has seen `seen`; `None` if no memory node
+    /// has this name.
     pub fn memory_node_registered(&self, name: &Name, seen: Watermark) -> Option<MemoryNodeRegistered> {
         let node = self.state.memory_nodes.get(name)?;
         let served = self.legs_on(name).filter(|(_, leg)| {
-            // A leg that changes its owner is served again by the command that is under way.
+            // The pending command serves a leg again whose owner changes.
             let mapped = matches!(leg.state, LegState::Mapped | LegState::Stale) && leg.former.is_none();
             mapped && leg.incarnation == Some(node.incarnation)
         });
@@ -47,7 +48,7 @@ impl Manager {
         })
     }
 
-    /// The answer to a sync: the commands to a memory node that have no result yet.
+    /// Returns the answer to a sync: the commands to a memory node that have no result yet.
     pub fn memory_node_synced(&self, name: &Name) -> MemoryNodeSynced {
         let Watermark { term, revision, .. } = self.watermark();
         let commands = self.state.commands_of(name).map(|command| {
@@ -72,7 +73,8 @@ impl Manager {
         }
     }
 
-    /// The UDP addresses of the compute nodes that use the `udp` link and have memory on `node`, by CN id.
+    /// Returns the UDP addresses of the compute nodes that use the `udp` link and have memory on `node`, by
+    /// CN id.
     pub fn udp_peers(&self, node: &Name) -> Vec<UdpPeer> {
         let peer = |cn: CnId| {
             let address = self.state.compute_nodes.get(&cn)?.udp?;
@@ -81,7 +83,7 @@ impl Manager {
         self.users_of(node).into_iter().filter_map(peer).collect()
     }
 
-    /// The compute nodes whose memory lies on `node`, or who read memory of others there.
+    /// Returns the compute nodes that own regions on `node` or read sealed regions there.
     pub(super) fn users_of(&self, node: &Name) -> BTreeSet<CnId> {
         let users = |(region, _): (&Region, &Leg)| {
             let readers: Vec<CnId> = region.readers.iter().map(|reader| reader.cn).collect();
@@ -90,7 +92,7 @@ impl Manager {
         self.legs_on(node).flat_map(users).collect()
     }
 
-    /// Notifies the memory nodes that serve a compute node of its new address or key.
+    /// Has the memory nodes that serve a compute node receive its new address or key.
     pub(super) fn peer_changed(&mut self, cn: CnId) {
         let nodes: BTreeSet<Name> = self
             .index
@@ -101,12 +103,15 @@ impl Manager {
             .collect();
         for name in nodes {
             if let Some(node) = self.state.memory_nodes.get(&name).cloned() {
+                // The unchanged record is stored only because each change wakes the long poll of its memory
+                // node.
                 self.put(Change::MemoryNode(node));
             }
         }
     }
 
-    /// Every memory node with its use and its latest report. Reports are left out once one answer has no room for more.
+    /// Returns every memory node with its use and its latest report. Reports are left out once the answer is
+    /// full.
     pub fn memory_node_statuses(&self) -> Vec<MemoryNodeStatus> {
         let mut room = SHOWN_MAX;
         let status = |node: &MemoryNode| MemoryNodeStatus {
@@ -121,12 +126,11 @@ impl Manager {
         self.state.memory_nodes.values().map(status).collect()
     }
 
-    /// The latest report of a memory node; `None` if there is none since this manager started.
+    /// Returns the latest report of a memory node; `None` if there is none since this manager started.
     pub fn stats_of(&self, name: &Name) -> Option<&serde_json::Value> {
         self.reports.get(name).map(|report| &report.stats)
     }
 
-    /// Every leg that lies on `node`, with its region.
     pub(super) fn legs_on<'a>(&'a self, node: &'a Name) -> impl Iterator<Item = (&'a Region, &'a Leg)> {
         let regions = self.index.regions_on(node).filter_map(|name| self.state.regions.get(name));
         let legs = regions.flat_map(|region| region.legs.iter().map(move |leg| (region, leg)));
@@ -138,7 +142,7 @@ impl Manager {
         draining.map(|(_, leg)| leg.bytes).sum()
     }
 
-    /// Bytes of `node` that belong to no region.
+    /// Returns the bytes of `node` that belong to no region and to no orphan.
     pub fn free_bytes(&self, node: &MemoryNode) -> u64 {
         self.free.get(&node.name).map_or(0, |free| free.count() * node.extent_bytes)
     }
@@ -206,7 +210,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Computes the free extents of a memory node again, after a registration that may have changed its pool's size.
+    /// Computes the free extents of a memory node again, after a registration that may have changed its
+    /// pool's size.
     pub(super) fn refresh_free(&mut self, node: &MemoryNode) {
         let mut free = FreeExtents::all(node.extent_count());
         let runs = self.legs_on(&node.name).flat_map(|(_, leg)| leg.extents.runs());
@@ -261,6 +266,7 @@ impl Manager {
         if attached && known.instance_id != new.instance_id {
             return Err(ManagerError::InUse { who: format!("memory node {}", new.name) });
         }
+        // Registrations may arrive late: a process that started before the present one does not replace it.
         let before = known.instance_id != new.instance_id && (1..known.started_ms).contains(&new.started_ms);
         if self.superseded.has(&new.name, new.instance_id, self.now_ms)
             || before && self.superseded.is_fresh(&new.name, self.now_ms)
@@ -299,7 +305,7 @@ impl Manager {
         Err(ManagerError::GeometryChanged { node: new.name.clone(), change })
     }
 
-    /// Updates the legs on a memory node that registered: address, lost content, pending zeroing.
+    /// Updates the legs on a memory node that registered: address and key, lost content, pending unmaps.
     pub(super) fn refresh_legs(&mut self, node: &MemoryNode) {
         for mut region in self.regions_on(&node.name) {
             let (mut reason, mut again, mut outdated) = (None, Vec::new(), false);
@@ -326,6 +332,7 @@ impl Manager {
                         (leg.state, leg.incarnation) = (LegState::Mapping, None);
                         again.push(leg.clone());
                     }
+                    // The other copy has the content: this leg is mapped with zeros, and then filled.
                     LegState::Mapped if !content_there && elsewhere => {
                         (leg.state, leg.incarnation) = (LegState::Mapping, None);
                         again.push(leg.clone());
@@ -343,6 +350,7 @@ impl Manager {
                             node.name, region.name
                         ));
                     }
+                    // The pool with the content is back.
                     LegState::Lost if content_there => {
                         leg.state = if elsewhere { LegState::Stale } else { LegState::Mapped };
                     }
@@ -372,7 +380,7 @@ impl Manager {
         self.memory_node_out_of_reach(name, &format!("memory node {name} is unreachable"));
     }
 
-    /// Marks a node unreachable and records the reason; no effect on a node that is unreachable already.
+    /// Marks a node unreachable and records the reason. No effect on a node that is unreachable already.
     pub(super) fn memory_node_out_of_reach(&mut self, name: &Name, reason: &str) {
         let Some(mut node) = self.state.memory_nodes.get(name).cloned() else { return };
         if node.health == Health::Unreachable {
@@ -392,8 +400,9 @@ impl Manager {
         self.index.regions_on(node).filter_map(|name| self.state.regions.get(name)).cloned().collect()
     }
 
-    /// Removes the record of a memory node that will not return. A memory node that does return registers as a new one:
-    /// it serves none of its earlier mappings, and keeps their memory until its orphans are released.
+    /// Removes the record of a memory node that will not return. If it returns nevertheless, it registers as
+    /// a new one: it serves none of its earlier mappings, and keeps their memory until its orphans are
+    /// released.
     pub(super) fn forget_memory_node(&mut self, name: &Name, force: bool) -> Result<(), ManagerError> {
         let node = self.memory_node(name)?;
         let refuse =
@@ -460,19 +469,20 @@ impl Manager {
     }
 }
 
-/// True if the content of a region does not need `node`: each leg in use there has another copy in sync.
+/// Returns true if the content of a region does not need `node`: each leg in use there has another copy in
+/// sync.
 fn outlives(region: &Region, node: &Name) -> bool {
     let legs = (0..region.legs.len()).filter(|at| &region.legs[*at].memory_node == node);
     let mut legs = legs.filter(|at| is_live(&region.legs[*at]));
     region.size > 0 && legs.all(|at| !region.is_committed(&region.legs[at]) || other_is_in_sync(region, at))
 }
 
-/// True if the address is that of a single node: neither unspecified nor multicast.
+/// Returns true if the address is that of a single node: neither unspecified nor multicast.
 pub(super) fn is_single_address(address: &SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
 }
 
-/// The mapping that serves a leg, without the compute node's key, which is added at delivery.
+/// Returns the mapping that serves a leg, without the compute node's key, which is added at delivery.
 pub(super) fn mapping_of(region: &Region, leg: &Leg) -> Mapping {
     Mapping {
         cn: region.owner,

@@ -1,15 +1,16 @@
-//! Copies of mirrored regions: the legs that are in sync, and the changes of that set. The manager alone declares a leg
-//! stale, and it is the witness: once its commit says that a leg is stale, a write that the other copy alone has counts.
+//! Copies of mirrored regions: which legs are in sync, and the changes of that set. Only the manager declares
+//! a leg stale. Once the commit that does so is stored, a write is complete although only the other copy has
+//! it.
 //!
-//! A leg is stale from the first write that it may lack until the owner's agent reports that it has filled the leg. A leg
-//! in sync never becomes stale or unmapped unless another leg of its position is in sync.
+//! A leg is stale from the first write that it may lack until the owner's agent reports that it has filled
+//! the leg. A leg in sync never becomes stale or unmapped unless another leg of its position is in sync.
 
 use cxloe_fabric::api::{LegsFilled, LegsStale};
 use cxloe_fabric::model::{EventKind, Health, Leg, LegState, Name, Region, RegionState};
 
 use super::{Manager, ManagerError};
 
-/// Legs of one position of a committed decoder.
+/// Counts of the legs of one position of a committed decoder, from which its state follows.
 #[derive(Debug, Clone, Copy, Default)]
 struct PositionSummary {
     in_sync: u8,
@@ -30,19 +31,19 @@ impl PositionSummary {
     }
 }
 
-/// True if the other copy of the leg at index `at` is in sync.
+/// Returns true if the other copy of the leg at index `at` is in sync.
 pub(super) fn other_is_in_sync(region: &Region, at: usize) -> bool {
     let leg = &region.legs[at];
     region.legs.iter().any(|other| other.is_copy_of(leg) && other.is_in_sync())
 }
 
-/// True if the leg is not being unmapped.
+/// Returns true if the leg is not being unmapped.
 pub(super) fn is_live(leg: &Leg) -> bool {
     leg.state != LegState::Unmapping
 }
 
-/// State of a leg in use that a memory node has mapped with zeros. It is in sync only if no other copy has the position's
-/// content, or had it and lost it.
+/// Returns the state of a leg that a memory node has mapped with zeros. The leg is in sync only if no other
+/// copy has the position's content, or had it and lost it.
 pub(super) fn state_once_mapped(region: &Region, at: usize) -> LegState {
     let leg = &region.legs[at];
     let has_content = |other: &Leg| matches!(other.state, LegState::Mapped | LegState::Lost);
@@ -50,7 +51,7 @@ pub(super) fn state_once_mapped(region: &Region, at: usize) -> LegState {
     if region.is_committed(leg) && elsewhere { LegState::Stale } else { LegState::Mapped }
 }
 
-/// The indexes of live legs per position of committed decoders.
+/// Returns the indexes of live legs for each position of committed decoders.
 pub(super) fn live_positions(region: &Region) -> Vec<Vec<usize>> {
     let (firsts, count) = first_positions(region);
     let mut positions = vec![Vec::new(); count];
@@ -62,7 +63,7 @@ pub(super) fn live_positions(region: &Region) -> Vec<Vec<usize>> {
     positions
 }
 
-/// The number of committed positions before each decoder, and in total.
+/// Returns the number of committed positions before each decoder, and in total.
 fn first_positions(region: &Region) -> (Vec<usize>, usize) {
     let mut count = 0;
     let first = |decoder: &cxloe_fabric::model::HdmDecoder| {
@@ -73,7 +74,7 @@ fn first_positions(region: &Region) -> (Vec<usize>, usize) {
     (region.decoders.iter().map(first).collect(), count)
 }
 
-/// True if both records have the same owner and the same legs in sync, with the same content.
+/// Returns true if both records have the same owner and the same legs in sync, with the same content.
 pub(super) fn same_in_sync(before: &Region, after: &Region) -> bool {
     let legs = |region: &Region| {
         let legs = region.legs.iter().filter(|leg| leg.is_in_sync() && region.is_committed(leg));
@@ -84,7 +85,8 @@ pub(super) fn same_in_sync(before: &Region, after: &Region) -> bool {
     before.owner == after.owner && legs(before) == legs(after)
 }
 
-/// True if a region has at most one live leg per copy of a position, and these on different memory nodes.
+/// Returns true if a region has at most one live leg per copy of a position, and these on different memory
+/// nodes.
 pub(super) fn copies_fit(region: &Region) -> bool {
     let mut live: Vec<_> = region.legs.iter().filter(|leg| is_live(leg)).collect();
     live.sort_by_key(|leg| (leg.decoder, leg.position, leg.copy));
@@ -96,7 +98,7 @@ pub(super) fn copies_fit(region: &Region) -> bool {
 }
 
 impl Manager {
-    /// State of a region with committed decoders that nobody asked to release or destroy: that of its worst position.
+    /// Returns the state of a region that is neither released nor destroyed: that of its worst position.
     pub(super) fn state_of_legs(&self, region: &Region) -> RegionState {
         let (firsts, count) = first_positions(region);
         let mut positions = vec![PositionSummary::default(); count];
@@ -118,7 +120,7 @@ impl Manager {
         states.max().unwrap_or(RegionState::Creating)
     }
 
-    /// True if each position of a region has as many copies in sync on reachable memory nodes as it is to have.
+    /// Returns true if each position of a region has all its copies in sync, on reachable memory nodes.
     pub fn is_protected(&self, region: &Region) -> bool {
         self.state_of_legs(region) == RegionState::Active
     }
@@ -130,8 +132,8 @@ impl Manager {
             |leg: &Leg| leg.is_in_sync() && leg.mac() == Some(stale.mac) && region.is_committed(leg);
         let legs: Vec<usize> = (0..region.legs.len()).filter(|at| concerned(&region.legs[*at])).collect();
         if legs.is_empty() {
-            // A repetition, or the memory node has no part of the region any more. A report of the leg as filled that is
-            // still on its way belongs to the time before: its epoch ends.
+            // A repeated report, or the memory node has no part of the region any more. A report that the leg
+            // is filled may have been sent before this one: the new epoch makes it invalid.
             let is_stale = |leg: &Leg| leg.state == LegState::Stale && leg.mac() == Some(stale.mac);
             if region.legs.iter().any(is_stale) {
                 region.epoch += 1;
@@ -149,7 +151,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes a stale leg as in sync, as its owner's agent has filled it.
+    /// Records that a stale leg is in sync, because its owner's agent has filled it.
     pub(super) fn legs_filled(&mut self, name: &Name, filled: &LegsFilled) -> Result<(), ManagerError> {
         let mut region = self.region_of_agent(name, filled.registration)?.clone();
         let concerned = |leg: &Leg| leg.cmem_base == filled.cmem_base && leg.mac() == Some(filled.mac);
@@ -178,7 +180,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The region, if its owner's present agent has this registration.
+    /// Returns the region, if its owner's present agent has this registration.
     fn region_of_agent(&self, name: &Name, registration: u64) -> Result<&Region, ManagerError> {
         let region = self.region(name)?;
         let owner = self.state.compute_nodes.get(&region.owner);
@@ -198,7 +200,7 @@ impl Manager {
         Err(ManagerError::StaleEpoch { name: region.name.clone(), epoch: region.epoch, asked })
     }
 
-    /// Makes legs stale, the other copies of which are in sync.
+    /// Marks legs as stale. The other copy of each must be in sync.
     pub(super) fn mark_stale(&mut self, mut region: Region, legs: &[usize], reason: &str) {
         let mut nodes: Vec<Name> = legs.iter().map(|at| region.legs[*at].memory_node.clone()).collect();
         nodes.sort_unstable();
@@ -225,9 +227,9 @@ impl Manager {
         self.region_event(owner, kind(owner, epoch));
     }
 
-    /// Handles that an owner stopped using a region without completing its writes: some of them may be on one copy alone.
-    /// So one copy of each position is taken as it is, and the other becomes stale: the higher one, unless the lower one
-    /// is on an unreachable memory node.
+    /// Handles that an owner stopped using a region without completing its writes, so that a write may be on
+    /// one copy alone. One copy of each position is kept as it is, and the other becomes stale: the higher
+    /// one, unless the lower one is on an unreachable memory node.
     pub(super) fn writes_may_differ(&mut self, name: &Name, reason: &str) {
         let Some(region) = self.state.regions.get(name).cloned() else { return };
         let unused = matches!(region.state, RegionState::Creating | RegionState::Draining);
@@ -248,7 +250,7 @@ impl Manager {
         }
     }
 
-    /// Handles the start of another agent of a compute node, the earlier one of which did not end in order.
+    /// Handles that another agent of a compute node started after the earlier one ended without notice.
     pub(super) fn agent_replaced(&mut self, cn: cxloe_fabric::model::CnId) {
         let names: Vec<Name> = self.index.regions_of(cn).cloned().collect();
         for name in names {
@@ -256,7 +258,7 @@ impl Manager {
         }
     }
 
-    /// True if the memory node is reachable and not drained.
+    /// Returns true if new legs may be placed on the memory node: it is reachable and not drained.
     pub(super) fn takes_legs(&self, node: &cxloe_fabric::model::MemoryNode) -> bool {
         node.health == Health::Reachable && !node.draining
     }

@@ -1,5 +1,5 @@
-//! Choice of memory nodes for a mirrored region: for each position of an interleave set two memory nodes, on different
-//! racks if both have a label. A memory node can serve both copies, at different positions.
+//! Choice of memory nodes for a mirrored region: for each position of an interleave set two memory nodes, on
+//! different racks if both have a rack label. A memory node can serve both copies, at different positions.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,11 +9,12 @@ use cxloe_fabric::model::Name;
 use super::placement::{Candidate, InterleaveSet, PlacementRequest};
 use super::{DECODERS_MAX, Manager, ManagerError};
 
-/// Indexes of candidates for one interleave set: those of copy 0, and those of copy 1, in the order of the ways.
+/// Indexes of candidates for one interleave set, in the order of the ways: first those of copy 0, then those
+/// of copy 1.
 type Pairs = (Vec<usize>, Vec<usize>);
 
 impl Manager {
-    /// Finds memory for both copies of a region, or of its growth.
+    /// Chooses memory for both copies of a region, or of its growth.
     pub(super) fn place_mirrored(
         &self,
         wanted: &PlacementRequest<'_>,
@@ -35,6 +36,8 @@ impl Manager {
             let least = uses.iter().map(|(at, uses)| candidates[*at].available / uses).min().unwrap_or(0);
             let bytes = least.min(remaining / ways as u64) / unit * unit;
             if bytes == 0 {
+                // One of these nodes has less than a unit free, or less than a unit remains: one node is
+                // removed, first one without a free unit, then the one with the largest extents.
                 let worst = uses.keys().max_by_key(|at| {
                     let candidate = &candidates[**at];
                     (candidate.available < unit, candidate.node.extent_bytes, Reverse(candidate.available))
@@ -66,14 +69,15 @@ impl Manager {
     }
 }
 
-/// True if two copies of a position can be on these memory nodes.
+/// Returns true if two copies of a position can be on these memory nodes.
 fn are_apart(one: &Candidate<'_>, other: &Candidate<'_>) -> bool {
     let same_rack = |one: &Name| other.node.rack.as_ref() == Some(one);
     one.node.name != other.node.name && !one.node.rack.as_ref().is_some_and(same_rack)
 }
 
-/// The pairs for one interleave set, from candidates in the order of preference; `None` if there are none. Nodes for copy
-/// 0 are the preferred ones, or else preferred ones of each rack in turn.
+/// Returns the pairs for one interleave set, from candidates in the order of preference; `None` if there are
+/// none. The nodes of copy 0 are the most preferred ones or, if these leave no partners, the preferred ones
+/// of each rack in turn.
 fn pairs(candidates: &[Candidate<'_>], ways: usize) -> Option<Pairs> {
     if candidates.len() < ways {
         return None;
@@ -95,8 +99,8 @@ fn pairs(candidates: &[Candidate<'_>], ways: usize) -> Option<Pairs> {
     })
 }
 
-/// For each of `firsts` a candidate for the other copy, all different: a matching by augmenting paths. Candidates that
-/// serve no first copy are preferred.
+/// Returns for each of `firsts` a candidate for the other copy, all different: a matching by augmenting
+/// paths. Candidates that serve no first copy are preferred.
 fn partners(candidates: &[Candidate<'_>], firsts: &[usize]) -> Option<Vec<usize>> {
     let spare = (0..candidates.len()).filter(|at| !firsts.contains(at));
     let order: Vec<usize> = spare.chain(firsts.iter().rev().copied()).collect();

@@ -1,23 +1,26 @@
-//! The manager: a state machine without I/O. A [`Command`] and the time go in. The [`Change`]s of the state come out,
-//! among them events and commands for memory nodes; or an error comes out, and the state is unchanged. The caller
-//! writes the changes to the store before it answers.
+//! The manager: a state machine without I/O. A [`Command`] and the time go in. The [`Change`]s of the state
+//! come out, among them events and commands for memory nodes; or an error comes out, and the state is
+//! unchanged. The caller writes the changes to the store before it answers.
 //!
 //! Guarantees, whatever the order of commands and whatever is lost or repeated:
-//! * an extent belongs to one region at most, and becomes free only with its memory node's result for the `UnmapCmem`
-//!   command, which the node gives after it has removed the mapping and zeroed the extent; extents of an unreachable
-//!   node stay allocated
+//! * an extent belongs to one region at most, and becomes free only with its memory node's result for the
+//!   `UnmapCmem` command, which the node gives after it has removed the mapping and zeroed the extent;
+//!   extents of an unreachable node stay allocated
 //! * a CMem address of a CN is reused only when no request for its earlier content can still be carried out
-//! * content that a memory node lost is reported as lost, never served as zeros, until a user accepts the loss
+//! * content that a memory node lost is reported as lost, never served as zeros, until a user accepts the
+//!   loss
 //!
-//! Files: [`access`] tokens and joined nodes, `tokens` their records; `command` the commands; `cmem` addresses of
-//! compute nodes and their reuse; [`state`] the stored state and its changes; `superseded` superseded processes; `frozen`
-//! and `undo` undoing changes; the rules in `memory_nodes`, `results` (of commands to memory nodes), `compute_nodes`,
-//! `regions`, `placement` (choice of memory nodes), `mirror` (copies in sync), `mirror_placement` (memory nodes for two
-//! copies), `repair` (missing copies), `moving` (legs that leave a memory node), `release` (having an owner release a
-//! region), `hand_over` (another owner), `share` (sealed regions and their readers), `clones`, `devices` (logical devices and their bindings), `operations` (the FM API's
-//! background operations), `declared` (the fabric file); [`pool`] free extents, [`liveness`] times of the latest
-//! messages, `lineage` leaders of this fabric and nodes that do not follow, `orphans` memory that belongs to no region,
-//! `restore` replacement of the state by a backup, `index` data derived from the state.
+//! Files: [`access`] tokens and joined nodes, `tokens` their records; `command` the commands; `cmem`
+//! addresses of compute nodes and their reuse; [`state`] the stored state and its changes; `superseded`
+//! superseded processes; `frozen` and `undo` undoing changes; the rules in `memory_nodes`, `results` (of
+//! commands to memory nodes), `compute_nodes`, `regions`, `placement` (choice of memory nodes), `mirror`
+//! (copies in sync), `mirror_placement` (memory nodes for two copies), `repair` (missing copies), `moving`
+//! (legs that leave a memory node), `release` (having an owner release a region), `hand_over` (another
+//! owner), `share` (sealed regions and their readers), `clones`, `devices` (logical devices and their
+//! bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
+//! extents, [`liveness`] times of the latest messages, `lineage` leaders of this fabric and nodes that do not
+//! follow, `orphans` memory that belongs to no region, `restore` replacement of the state by a backup,
+//! `index` data derived from the state.
 
 pub mod access;
 mod clones;
@@ -78,26 +81,24 @@ use reports::Reports;
 use superseded::SupersededProcesses;
 use undo::UndoLog;
 
-/// Maximum number of memory nodes of a fabric.
 pub(crate) const MEMORY_NODES_MAX: usize = 1024;
-/// Maximum number of compute nodes of a fabric.
 pub(crate) const COMPUTE_NODES_MAX: usize = 16_384;
-/// Maximum number of regions of a fabric.
 pub const REGIONS_MAX: usize = 262_144;
-/// Maximum number of HDM decoders, hence consecutive interleave sets, of a region.
+/// Maximum number of HDM decoders of a region. Each interleave set takes one, and each growth at least one
+/// more.
 pub const DECODERS_MAX: usize = 64;
-/// Maximum number of network ports of a memory node.
+/// Maximum number of network ports, and so of MAC addresses, of a memory node.
 pub const PORTS_MAX: usize = 16;
 /// Number of events kept; older ones are removed.
 pub const EVENTS_KEPT: u64 = 10_000;
-/// Maximum number of events in one answer.
+/// Maximum number of events in one answer; the client asks again for the rest.
 pub const EVENTS_PER_ANSWER_MAX: u64 = 1000;
 /// Default silence after which a node counts as unreachable, in milliseconds.
 pub const NODE_TIMEOUT_MS_DEFAULT: u64 = 5000;
 /// Default time that a copy of a region may be on an unreachable memory node before it is replaced, in milliseconds.
 pub const REBUILD_AFTER_MS_DEFAULT: u64 = 600_000;
 
-/// Changes made by one command.
+/// Result of a command that was carried out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommandOutcome {
     /// Every change, in order. The caller stores them in one transaction.
@@ -105,7 +106,7 @@ pub struct CommandOutcome {
 }
 
 impl CommandOutcome {
-    /// The name of the region that a `CreateRegion` command created.
+    /// Returns the name of the region that a `CreateRegion` command created.
     pub fn created_region(&self) -> Option<&Name> {
         self.changes.iter().find_map(|change| match change {
             Change::Region(region) => Some(&region.name),
@@ -113,12 +114,10 @@ impl CommandOutcome {
         })
     }
 
-    /// The events among the changes, in order.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
         Self::events_of(&self.changes)
     }
 
-    /// The events among `changes`, in order.
     pub fn events_of(changes: &[Change]) -> impl Iterator<Item = &Event> {
         changes.iter().filter_map(|change| match change {
             Change::Event(event) => Some(event),
@@ -127,22 +126,23 @@ impl CommandOutcome {
     }
 }
 
-/// The state machine: the stored state, data derived from it, and volatile data.
+/// State machine of the manager: the stored state, data derived from the state, and data that a restart
+/// loses.
 #[derive(Debug)]
 pub struct Manager {
     state: FabricState,
     /// Free extents of each memory node: derived from the state.
     free: BTreeMap<Name, FreeExtents>,
-    /// Latest reports of memory nodes; not part of the state.
+    /// Latest report of each memory node; not stored.
     reports: Reports,
-    /// Progress of memory nodes with their present commands; not part of the state.
+    /// Progress of each memory node with its present command; not stored.
     progress: BTreeMap<Name, Progress>,
     superseded: SupersededProcesses,
-    /// The latest event about its regions that each compute node has received; not part of the state.
+    /// Number of the latest event about its regions that each compute node has received; not stored.
     heard: BTreeMap<CnId, u64>,
-    /// Registration time of the present agent of each compute node; not part of the state.
+    /// Registration time of the present agent of each compute node; not stored.
     registered_ms: BTreeMap<CnId, u64>,
-    /// Nodes that do not follow, because they have seen changes that this store does not have; not part of the state.
+    /// Nodes that do not follow, because they have seen changes that this store lacks; not stored.
     refused: BTreeMap<Party, RefusedFollower>,
     repairs: Repairs,
     index: Index,
@@ -150,22 +150,20 @@ pub struct Manager {
     options: Options,
     /// Time of the command being applied, in milliseconds since the Unix epoch.
     now_ms: u64,
-    /// The caller on whose behalf the command is applied.
+    /// Caller that the events of the present command name; `None` for the clock and the manager itself.
     actor: Option<String>,
-    /// Changes made by the command being applied.
     journal: Vec<Change>,
-    /// Undo log of the command being applied.
     undo: UndoLog,
     /// Undo log since the last commit, while a batch is open.
     batch: Option<UndoLog>,
-    /// The reason why changes are refused at present; not part of the state.
+    /// Reason why changes are refused at present, such as a full disk; not stored.
     frozen: Option<String>,
 }
 
 impl Manager {
-    /// Starts a manager from a stored state (an empty one for a new fabric), under the next term. The caller stores the
-    /// outcome like that of any command. `now_ms` is the time in milliseconds since the Unix epoch; it must never
-    /// decrease.
+    /// Starts a manager from a stored state, or from an empty one for a new fabric, under the next term. The
+    /// caller stores the outcome like that of any command. `now_ms` is the time in milliseconds since the
+    /// Unix epoch, which no later call may go below.
     ///
     /// # Errors
     /// [`Contradiction`] if no sequence of commands can have made the state.
@@ -187,7 +185,8 @@ impl Manager {
         let reports = Reports::default();
         let (progress, heard, journal, refused) =
             (BTreeMap::new(), BTreeMap::new(), Vec::new(), BTreeMap::new());
-        // The times at which these agents registered with an earlier manager are not stored.
+        // Registration times are not stored. To count every agent as registered now only delays the reuse of
+        // addresses.
         let registered_ms = state.compute_nodes.keys().map(|cn| (*cn, now_ms)).collect();
         let undo = UndoLog::new(state.meta);
         let mut manager = Self {
@@ -234,6 +233,8 @@ impl Manager {
         self.undo = UndoLog::new(self.state.meta);
         let result = self.carry_out(command);
         if let Err(error) = result {
+            // A command checks everything before its first change; this undoes the changes of one that did
+            // not.
             if !self.undo.is_empty(&self.state) {
                 tracing::error!(%error, "a refused command had changed something, which is taken back");
                 self.take_back_command();
@@ -241,6 +242,8 @@ impl Manager {
             }
             return Err(error);
         }
+        // The changes may have completed a background operation, or the last declared region of a held
+        // compute node.
         if !self.journal.is_empty() {
             self.follow_operations();
             self.release_ready();
@@ -248,7 +251,7 @@ impl Manager {
         Ok(self.close_journal())
     }
 
-    /// Carries out one command for a caller; the caller's name is recorded in the events that result.
+    /// Carries out one command for a caller, which the resulting events name.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -354,38 +357,39 @@ impl Manager {
         }
     }
 
-    /// Time at which the caller must apply [`Command::Tick`], in milliseconds since the Unix epoch; `None`: not before
-    /// another command.
+    /// Returns the time at which the caller must apply [`Command::Tick`], in milliseconds since the Unix
+    /// epoch; `None` if no tick is due before another command.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let due = self.liveness.next_deadline_ms(self.options.node_timeout_ms);
         let due = due.into_iter().chain(self.next_repair_ms()).min();
         due.filter(|_| self.frozen.is_none())
     }
 
-    /// The present state, which may include changes that are not stored yet.
+    /// Returns the present state, which may include changes that are not stored yet.
     pub fn state(&self) -> &FabricState {
         &self.state
     }
 
-    /// The term of this manager and the revision of its latest change.
+    /// Returns the term of this manager and the revision of its latest change.
     pub fn watermark(&self) -> Watermark {
         self.state.meta.watermark
     }
 
-    /// Interval at which a node has to send a message, in milliseconds: a third of the node time-out.
+    /// Returns the interval at which a node has to send a message, in milliseconds: a third of the node
+    /// time-out, so that two lost messages do not make the node unreachable.
     pub fn heartbeat_ms(&self) -> u64 {
         (self.options.node_timeout_ms / 3).max(1)
     }
 
-    /// The record of a region.
+    /// Returns the record of a region.
     ///
     /// # Errors
-    /// [`ManagerError::NoRegion`].
+    /// [`ManagerError::NoRegion`] if no region has this name.
     pub fn region(&self, name: &Name) -> Result<&Region, ManagerError> {
         self.state.regions.get(name).ok_or_else(|| ManagerError::NoRegion(name.clone()))
     }
 
-    /// The events after `after` that `wanted` accepts, at most `limit`.
+    /// Returns at most `limit` of the events after number `after` that `wanted` accepts.
     pub fn events_that(&self, after: u64, limit: u64, wanted: impl Fn(&Event) -> bool) -> Events {
         let newest = self.state.meta.last_event;
         let oldest = self.state.events.front().map_or(newest + 1, |event| event.seq);
@@ -399,18 +403,17 @@ impl Manager {
         Events { oldest, newest, through, events }
     }
 
-    /// Number of memory nodes, in total and reachable.
     pub fn memory_node_count(&self) -> NodeCount {
         count(self.state.memory_nodes.values().map(|node| node.health))
     }
 
-    /// Number of compute nodes, in total and reachable.
     pub fn compute_node_count(&self) -> NodeCount {
         count(self.state.compute_nodes.values().map(|node| node.health))
     }
 
-    /// Records that the manager did not run for `paused_ms` before `now_ms`, as on a host that was paused: messages of
-    /// nodes wait to be received, so the nodes get as long again, up to their time-out, before they count as silent.
+    /// Records that the manager did not run for `paused_ms` before `now_ms`, as on a host that was paused.
+    /// Messages of nodes wait to be received then, so the nodes get as long again, up to their time-out,
+    /// before they count as silent.
     pub fn note_pause(&mut self, paused_ms: u64, now_ms: u64) {
         self.liveness.grant_grace(now_ms.saturating_add(paused_ms.min(self.options.node_timeout_ms)));
     }
@@ -430,13 +433,15 @@ impl Manager {
             NodeKey::Memory(name) => self.state.memory_nodes.get(name).map(|node| node.registration),
             NodeKey::Compute(cn) => self.state.compute_nodes.get(cn).map(|node| node.registration),
         };
+        // A node that has registered again has another connection.
         if current == Some(registration) {
             self.liveness.hung_up(node);
         }
         Ok(())
     }
 
-    /// Applies one change. The state changes only here.
+    /// Applies one change to the state, the index, the undo log and the journal. Only counters change
+    /// elsewhere.
     fn put(&mut self, change: Change) {
         self.undo.note(&self.state, &change);
         self.index.forget(&self.state, &change);
@@ -468,7 +473,8 @@ impl Manager {
         self.state.meta.last_registration
     }
 
-    /// Ends a command: all its changes have one revision; the counters are the last change.
+    /// Ends a command. All changes of a command have one revision, which the last change stores with the
+    /// counters.
     fn close_journal(&mut self) -> CommandOutcome {
         if self.journal.is_empty() {
             self.keep_command();

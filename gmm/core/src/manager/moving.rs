@@ -1,5 +1,6 @@
-//! Legs that leave their memory node while their region is used: by an order for a region, or because the node is drained.
-//! A leg that leaves gets a copy elsewhere (`repair`), which the owner's agent fills; then it is given up.
+//! Legs that leave their memory node while their region is used, by an order for the region or because the
+//! node is drained. A leg that leaves gets a copy elsewhere (`repair`), which the owner's agent fills; then
+//! the leg is unmapped.
 
 use cxloe_fabric::api::RelocateRegion;
 use cxloe_fabric::model::{EventKind, Leg, LegState, MemoryNode, Name, Protection, Region, RegionState};
@@ -8,8 +9,9 @@ use super::mirror::{is_live, live_positions, other_is_in_sync};
 use super::{Change, Manager, ManagerError};
 
 impl Manager {
-    /// Unmaps the second legs of a region that is to have one copy, except those that a leaving leg moves to: of two legs,
-    /// first one that is not in sync, then one that leaves its memory node, then that of copy 1.
+    /// Unmaps the second legs of a region that is to have one copy, except those that a leaving leg moves to.
+    /// Of two legs, the one that is not in sync is unmapped, or else the one that leaves its memory node, or
+    /// else copy 1.
     pub(super) fn drop_surplus(&mut self, name: &Name) {
         let Some(mut region) = self.state.regions.get(name).cloned() else { return };
         if region.protect != Protection::None || region.state == RegionState::Draining {
@@ -37,13 +39,13 @@ impl Manager {
         self.reissue_unmaps(&region, None);
     }
 
-    /// True if a leg is to leave its memory node: it was ordered to, or the node is drained.
+    /// Returns true if a leg is to leave its memory node: by an order, or because the node is drained.
     pub(super) fn leaves(&self, leg: &Leg) -> bool {
         leg.moves_to.is_some()
             || self.state.memory_nodes.get(&leg.memory_node).is_some_and(|node| node.draining)
     }
 
-    /// Begins to move a region's legs from one memory node to another, or stops doing so.
+    /// Begins to move a region's legs from one memory node to another, or stops the move.
     pub(super) fn relocate_region(
         &mut self,
         name: &Name,
@@ -72,7 +74,6 @@ impl Manager {
         Ok(())
     }
 
-    /// Checks that a region's `legs` on memory node `from` can move to `to`.
     fn check_relocation(
         &self,
         region: &Region,
@@ -129,7 +130,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Begins to move the legs on a memory node to others, or stops doing so.
+    /// Begins to move the legs on a memory node to others, or stops these moves.
     pub(super) fn drain_memory_node(&mut self, name: &Name, draining: bool) -> Result<(), ManagerError> {
         let mut node = self.memory_node(name)?.clone();
         if node.draining == draining {

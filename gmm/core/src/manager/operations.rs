@@ -12,12 +12,12 @@ use cxloe_fabric::model::{
 use super::{Change, Manager, ManagerError};
 
 impl Manager {
-    /// The latest background operation of a switch, which may have ended.
+    /// Returns the latest background operation of a switch, which may have ended.
     pub fn operation(&self, switch: u32) -> Option<&Operation> {
         self.state.operations.get(&switch)
     }
 
-    /// Progress of an operation, in percent: 100 only when it has ended.
+    /// Returns the progress of an operation in percent: 100 only when it has ended.
     pub fn operation_percent(&self, operation: &Operation) -> u8 {
         if operation.outcome.is_some() {
             return 100;
@@ -27,14 +27,14 @@ impl Manager {
         ld.and_then(|ld| self.unbound_percent(ld)).unwrap_or(0)
     }
 
-    /// Share of the memory of a logical device under unbinding that its compute node has released, in percent; `None`
-    /// if it is not being unbound.
+    /// Returns the share of a logical device's memory that its compute node has released for an unbinding, in
+    /// percent; `None` if the device is not being unbound.
     pub fn unbound_percent(&self, ld: &LogicalDevice) -> Option<u8> {
         let unbinding = ld.binding.as_ref()?.unbinding?;
         Some(percent(unbinding.total.saturating_sub(self.used_by(ld)), unbinding.total).min(99))
     }
 
-    /// Share of a region under destruction that is zeroed, in percent; `None` if it is not being destroyed.
+    /// Returns the zeroed share of a region that is being destroyed, in percent; `None` for another region.
     pub fn zeroed_percent(&self, region: &Region) -> Option<u8> {
         if region.state != RegionState::Draining {
             return None;
@@ -45,7 +45,7 @@ impl Manager {
         Some(percent(total.saturating_sub(left.saturating_sub(zeroed)), total).min(99))
     }
 
-    /// Bytes that `node` reports as zeroed of the region's leg on it.
+    /// Returns the bytes that `node` reports as zeroed of the region's leg on it.
     fn zeroed_on(&self, region: &Region, node: &Name) -> u64 {
         let Some(progress) = self.progress.get(node) else { return 0 };
         let command = self.state.commands.get(&(node.clone(), progress.seq));
@@ -74,7 +74,7 @@ impl Manager {
         self.put(Change::Operation(Operation { switch, kind, memory_node, ld, compute_node, outcome: None }));
     }
 
-    /// Ends the operations whose work is complete.
+    /// Records the outcome of the operations whose work is complete.
     pub(super) fn follow_operations(&mut self) {
         let running = self.state.operations.values().filter(|operation| operation.outcome.is_none());
         let ended: Vec<Operation> = running
@@ -86,8 +86,8 @@ impl Manager {
         ended.into_iter().for_each(|operation| self.put(Change::Operation(operation)));
     }
 
-    /// Aborts the background operation of a switch, if one is under way: its remaining steps are not done. Regions that
-    /// the compute node has already released for an unbinding stay removed.
+    /// Aborts the background operation of a switch, if one is under way. Its remaining steps are not done;
+    /// regions that the compute node has released for an unbinding already stay removed.
     pub(super) fn abort_operation(&mut self, switch: u32) {
         let running = self.operation(switch).filter(|operation| operation.outcome.is_none());
         let Some(operation) = running.cloned() else { return };
@@ -111,7 +111,8 @@ impl Manager {
         self.region_event(compute_node, EventKind::LdBound { memory_node, ld: id, compute_node, vppb });
     }
 
-    /// Ends bindings on an unreachable memory node: until then, their switches can start no other operation.
+    /// Ends bindings on an unreachable memory node, because their switches can start no other operation
+    /// meanwhile.
     pub(super) fn give_up_binding(&mut self, node: &Name) {
         let waits = |operation: &&Operation| {
             let runs = operation.kind == OperationKind::Bind && operation.outcome.is_none();
@@ -134,7 +135,7 @@ impl Manager {
         self.drain(region, Some(reason.to_owned()));
     }
 
-    /// The device of an operation; `None` once it is no longer bound to the operation's compute node.
+    /// Returns the device of an operation; `None` once it is no longer bound to the operation's compute node.
     fn device_of(&self, operation: &Operation) -> Option<LogicalDevice> {
         let place = (operation.memory_node.clone(), operation.ld);
         let ld = self.state.logical_devices.get(&place)?;
@@ -142,7 +143,7 @@ impl Manager {
         bound.then(|| ld.clone())
     }
 
-    /// Ends operations of an earlier manager whose condition holds, or may never hold.
+    /// Ends, after a restart, the operations whose condition holds by now, or may never hold.
     pub(super) fn end_waiting_operations(&mut self) {
         let held: Vec<CnId> =
             self.state.compute_nodes.values().filter(|node| node.held).map(|node| node.cn_id).collect();

@@ -14,7 +14,7 @@ pub enum Initialisation {
     /// Regions come from the fabric file alone: requests for other regions and for bindings are refused, and memory
     /// nodes are allocated as a whole. Once every compute node has its regions, the manager need not run.
     Static,
-    /// Compute nodes are held in reset until their declared regions exist or a user releases them.
+    /// Compute nodes are held in reset until their declared regions exist, or until a user releases them.
     ManagerFirst,
     /// Compute nodes come up at once and are notified of regions as these are made.
     #[default]
@@ -40,7 +40,6 @@ pub struct Declared {
     pub quotas: Vec<DeclaredQuota>,
 }
 
-/// One quota of the fabric file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeclaredQuota {
@@ -50,7 +49,6 @@ pub struct DeclaredQuota {
     pub bytes: ByteSize,
 }
 
-/// Options of a manager at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Silence after which a node counts as unreachable, in milliseconds.
@@ -58,16 +56,16 @@ pub struct Options {
     /// Time that a copy of a region may be on an unreachable memory node before another node gets a replacement, in
     /// milliseconds; 0: no replacement.
     pub rebuild_after_ms: u64,
-    /// Order in which compute nodes start and regions are created.
+    /// Mode of initialisation: the order in which compute nodes start and regions are created.
     pub initialisation: Initialisation,
     /// Content of the fabric file; empty without one.
     pub declared: Declared,
     /// Random number that identifies the fabric if the store contains none yet.
     pub new_fabric: u64,
-    /// Random number of this run of the manager, which distinguishes it from every other run over the store or a copy
-    /// of it. 0: none.
+    /// Random number of this run of the manager, which distinguishes it from every other run over the store
+    /// or over a copy of the store. 0: none.
     pub run: u64,
-    /// True if a new fabric is begun even though nodes that have followed another one are running.
+    /// Begin a new fabric even though running nodes have followed another one (`gmm serve --new-fabric`).
     pub anew: bool,
 }
 

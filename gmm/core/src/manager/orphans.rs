@@ -9,22 +9,19 @@ use cxloe_fabric::model::{EventKind, LegState, Mapping, MemoryNode, Name, NodeAc
 
 use super::{Change, Manager, ManagerError};
 
-/// Maximum number of runs of extents recorded per memory node. The memory node also keeps orphans beyond this number,
-/// since it maps none.
+/// Maximum number of runs of extents recorded per memory node. Orphans beyond this number stay on the memory
+/// node, unlisted and unchanged.
 pub(super) const RUNS_MAX: usize = 4096;
 
 impl Manager {
-    /// The orphans that a memory node has reported.
     pub fn orphans_on(&self, node: &Name) -> &[Mapping] {
         self.state.orphans.get(node).map_or(&[], |orphans| &orphans.orphans)
     }
 
-    /// Total size of the orphans of a memory node, in bytes.
     pub fn orphan_bytes(&self, node: &Name) -> u64 {
         self.state.orphans.get(node).map_or(0, Orphans::bytes)
     }
 
-    /// Records a memory node's report of its orphans.
     pub(super) fn report_orphans(&mut self, name: &Name, report: &ReportOrphans) -> Result<(), ManagerError> {
         let registration = report.registration;
         let node = self.state.memory_nodes.get(name).filter(|node| node.registration == registration);
@@ -37,8 +34,8 @@ impl Manager {
         let mut news = 0;
         for orphan in &report.orphans {
             check_orphan(&node, orphan)?;
-            // The same report has arrived before, and its answer was lost. All extents of an orphan are recorded, or
-            // none.
+            // The same report arrived before, and its answer was lost. All extents of an orphan are recorded,
+            // or none.
             if orphan.extents.iter().any(|extent| known.contains(&extent)) {
                 continue;
             }
@@ -60,7 +57,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Marks legs as lost if orphans lie in their extents: the memory node does not serve such legs.
+    /// Marks legs as lost if orphans lie in their extents, because the memory node does not serve such legs.
     fn mark_orphaned_legs_lost(&mut self, node: &MemoryNode) {
         let held: BTreeSet<u64> =
             self.orphans_on(&node.name).iter().flat_map(|orphan| orphan.extents.iter()).collect();
@@ -80,7 +77,8 @@ impl Manager {
                     && other_memory(&leg.extents)
                 {
                     leg.state = LegState::Lost;
-                    // An incarnation that the pool never had: the next registration does not mark the leg as intact.
+                    // The pool never had this incarnation, so the next registration does not mark the leg as
+                    // intact.
                     leg.incarnation = Some(!node.incarnation);
                 }
             }
@@ -121,7 +119,7 @@ impl Manager {
             self.refresh_free(&node);
         }
         self.event(EventKind::OrphansReleased { memory_node: name.clone(), bytes });
-        // Retries regions that could not be destroyed while orphans were in their extents.
+        // Regions could not be destroyed while orphans were in their extents: their unmaps are tried again.
         for region in self.regions_on(name) {
             self.reissue_unmaps(&region, Some(name));
         }
@@ -136,7 +134,7 @@ impl Manager {
         });
     }
 
-    /// Removes the orphans of a memory node whose pool has another incarnation.
+    /// Removes the orphans of a memory node whose pool has another incarnation, and so lost its content.
     pub(super) fn orphans_lost(&mut self, name: &Name) {
         if self.state.orphans.contains_key(name) {
             self.put(Change::OrphansGone(name.clone()));
@@ -144,7 +142,7 @@ impl Manager {
     }
 }
 
-/// Placeholder for the region's name in mappings of orphans.
+/// Returns a placeholder for the region's name in mappings of orphans.
 fn orphan_name() -> Name {
     Name::new("orphan").expect("these letters are a name")
 }

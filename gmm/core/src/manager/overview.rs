@@ -13,11 +13,11 @@ use cxloe_fabric::model::{CnId, MemoryNode, Name, Region, RegionState};
 
 use super::Manager;
 
-/// Maximum number of characters kept of a node's link error.
+/// Maximum number of characters kept of the reason why a node has no link.
 const LINK_DOWN_CHARS_MAX: usize = 400;
 
 impl Manager {
-    /// Summary of the fabric at `time_ms`; `leader` is the URL of the manager that serves it.
+    /// Returns a summary of the fabric at `time_ms`; `leader` is the URL of the manager that serves it.
     pub fn overview(&self, leader: &str, time_ms: u64) -> Overview {
         let mut requests = BTreeMap::<CnId, u64>::new();
         let sessions = self.reports.values().flat_map(|report| workers(&report.stats)).flat_map(sessions_of);
@@ -84,8 +84,8 @@ impl Manager {
         }
     }
 
-    /// Number and total bytes of the regions that match `query`, and the first of these regions, in the requested
-    /// order.
+    /// Returns number and total bytes of the regions that match `query`, and the first of these regions in
+    /// the requested order.
     pub fn regions_page(&self, query: &RegionsQuery) -> RegionsPage {
         let limit = query.limit.unwrap_or(REGIONS_PER_PAGE_DEFAULT).min(REGIONS_PER_PAGE_MAX);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -103,7 +103,6 @@ impl Manager {
         }
     }
 
-    /// The regions that match `query`, in the order of their names.
     fn matching_regions(&self, query: &RegionsQuery) -> Vec<&Region> {
         let owner = match &query.owner {
             None => None,
@@ -165,7 +164,7 @@ fn sessions_of(worker: &Value) -> impl Iterator<Item = &Value> {
     worker["sessions"].as_array().into_iter().flatten()
 }
 
-/// The reason, from the node's report, why the node has no link; cut to a length that fits an event.
+/// Returns the reason, from a node's report, why the node has no link, cut to a length that fits an event.
 pub(super) fn link_down(stats: &Value) -> Option<String> {
     let why = workers(stats).find_map(|worker| worker["link_down"].as_str())?;
     Some(why.chars().take(LINK_DOWN_CHARS_MAX).collect())
@@ -197,7 +196,7 @@ fn traffic(stats: &Value) -> Option<Traffic> {
     any.then_some(total)
 }
 
-/// True if `whole` contains `part`, regardless of case.
+/// Returns true if `whole` contains `part`, regardless of case.
 fn contains(whole: &str, part: &str) -> bool {
     part.is_empty()
         || whole.as_bytes().windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()))

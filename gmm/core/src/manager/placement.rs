@@ -1,8 +1,8 @@
 //! Choice of memory nodes for a region: interleave sets over the memory nodes with the most free space.
 //!
-//! Until the region is placed, the `ways` nodes with the most free space give equal shares, each as large as the least
-//! free space among them. So a region that fits is one set on these nodes; different regions are placed on different
-//! nodes; and a region that does not fit in one set consists of several consecutive sets.
+//! Until the region is placed, the `ways` nodes with the most free space give equal shares, each as large as
+//! the least free space among them. So a region that fits is one set on these nodes; different regions are
+//! placed on different nodes; and a region that does not fit in one set consists of several consecutive sets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,9 +14,7 @@ use super::{DECODERS_MAX, Manager, ManagerError};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlacementRequest<'a> {
-    /// Name of the region to be placed.
     pub name: &'a Name,
-    /// The compute node that owns the region.
     pub owner: CnId,
     /// Size to be placed, in bytes.
     pub size: u64,
@@ -24,7 +22,6 @@ pub(super) struct PlacementRequest<'a> {
     pub ways: Ways,
     /// Interleave granularity: 256 bytes to 16 KiB.
     pub granularity: Granularity,
-    /// Protection, which determines the number of copies.
     pub protect: Protection,
     /// The memory nodes to choose from; empty: all.
     pub on: &'a [Name],
@@ -39,7 +36,6 @@ pub(super) struct InterleaveSet {
     pub bytes: u64,
 }
 
-/// A memory node that may be chosen.
 pub(super) struct Candidate<'a> {
     pub node: &'a MemoryNode,
     /// Bytes of the node that are not chosen yet.
@@ -49,7 +45,7 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Manager {
-    /// Finds memory for a region, or for its growth.
+    /// Chooses memory for a region, or for its growth.
     pub(super) fn place(&self, wanted: PlacementRequest<'_>) -> Result<Vec<InterleaveSet>, ManagerError> {
         if wanted.protect == Protection::Mirror {
             return self.place_mirrored(&wanted);
@@ -59,6 +55,8 @@ impl Manager {
         let with_room = candidates.len();
         let (mut shares, mut remaining) = (Vec::new(), wanted.size);
         while remaining > 0 && candidates.len() >= ways {
+            // The first use of a memory node without slices takes the whole of it, so such a node is chosen
+            // last.
             candidates.sort_by_key(|candidate| {
                 (candidate.fresh, Reverse(candidate.available), &candidate.node.name)
             });
@@ -68,8 +66,8 @@ impl Manager {
             let least = chosen.iter().map(|chosen| chosen.available).min().unwrap_or(0);
             let bytes = least.min(remaining / ways as u64) / unit * unit;
             if bytes == 0 {
-                // The rest, or the free space of one node, is less than a unit: continue without such a node, first the
-                // one with the largest extents.
+                // The rest, or the free space of one node, is less than a unit. Continue without such a node,
+                // first the one with the largest extents.
                 let worst = (0..ways).max_by_key(|at| {
                     let candidate = &chosen[*at];
                     (candidate.available < unit, candidate.node.extent_bytes)
@@ -94,7 +92,7 @@ impl Manager {
         if remaining == 0 { Ok(shares) } else { Err(self.no_capacity(&wanted, with_room)) }
     }
 
-    /// The memory nodes with memory for a region.
+    /// Returns the memory nodes that have memory for a region.
     pub(super) fn candidates(
         &self,
         wanted: &PlacementRequest<'_>,
@@ -122,7 +120,7 @@ impl Manager {
         Ok(candidates.collect())
     }
 
-    /// Bytes of `node` available to `cn`: free and not reserved for others.
+    /// Returns the bytes of `node` available to `cn`: free and not reserved for others.
     pub(super) fn available(&self, node: &MemoryNode, cn: CnId) -> u64 {
         let own = self.device_on(&node.name, cn);
         if own.is_some_and(|ld| ld.binding.as_ref().is_some_and(|binding| binding.unbinding.is_some())) {
@@ -136,27 +134,28 @@ impl Manager {
         self.unreserved_bytes(node, for_own)
     }
 
-    /// Free bytes of `node` that are not reserved for others. `own` is the part of the reserved capacity that belongs
-    /// to the requester. Set-aside capacity may also lie in memory that is still being zeroed, so not all of it counts
-    /// against the free bytes.
+    /// Returns the free bytes of `node` that are not reserved for others. `own` is the part of the reserved
+    /// capacity that belongs to the requester. Reserved capacity may also lie in memory that is still being
+    /// zeroed, so not all of it counts against the free bytes.
     pub(super) fn unreserved_bytes(&self, node: &MemoryNode, own: u64) -> u64 {
         let free = self.free_bytes(node);
         let to_be = free + self.index.zeroing(&node.name) + own;
         to_be.saturating_sub(self.index.idle(&node.name)).min(free)
     }
 
-    /// True if a compute node is bound to `node` or has a region on it, including one that is being zeroed.
+    /// Returns true if a compute node is bound to `node` or has a region on it, including one that is being
+    /// zeroed.
     pub(super) fn is_in_use(&self, node: &Name) -> bool {
         self.index.regions_on(node).next().is_some() || self.is_held(node)
     }
 
-    /// True if a compute node is bound to `node` or has a region on it, not counting regions that are being zeroed.
+    /// Returns true if a compute node is bound to `node` or has a region on it that is not being zeroed.
     pub(super) fn is_held(&self, node: &Name) -> bool {
         self.index.used_by(node).next().is_some()
             || self.state.logical_devices_of(node).any(|ld| ld.binding.is_some())
     }
 
-    /// The reason why a region finds no memory.
+    /// Returns the error that describes why a region finds no memory.
     pub(super) fn no_capacity(&self, wanted: &PlacementRequest<'_>, with_room: usize) -> ManagerError {
         let PlacementRequest { name, size, ways, owner, .. } = *wanted;
         let (name, ways) = (name.clone(), ways.count());
@@ -176,7 +175,7 @@ impl Manager {
         }
     }
 
-    /// Free bytes that cannot be allocated at present: on unreachable nodes, or being zeroed.
+    /// Returns the free bytes that cannot be allocated at present: on unreachable nodes, or being zeroed.
     fn held_back(&self) -> u64 {
         let unreachable = self.state.memory_nodes.values().filter(|node| node.health != Health::Reachable);
         let unreachable: u64 = unreachable.map(|node| self.free_bytes(node)).sum();

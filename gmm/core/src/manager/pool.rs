@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use cxloe_fabric::model::{ExtentRun, Extents};
 
-/// Free extents: first index of each run -> its length. Runs are never adjacent.
+/// Free extents as runs: first extent of each run, and its length. Runs are never adjacent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FreeExtents {
     runs: BTreeMap<u64, u64>,
@@ -13,23 +13,20 @@ pub struct FreeExtents {
 }
 
 impl FreeExtents {
-    /// A pool of `count` extents, all free.
     pub fn all(count: u64) -> Self {
         Self { runs: (count > 0).then_some((0, count)).into_iter().collect(), count }
     }
 
-    /// Number of free extents.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The free extents in ascending order.
     pub fn extents(&self) -> Extents {
         self.runs.iter().map(|(&first, &count)| ExtentRun { first, count }).collect()
     }
 
-    /// Allocates `count` extents: from the lowest run that holds them all, else the lowest ones. `None`, without any
-    /// change, if fewer are free.
+    /// Allocates `count` extents: from the lowest run that holds them all, or else the lowest ones. Returns
+    /// `None`, without any change, if fewer are free.
     pub fn take(&mut self, count: u64) -> Option<Extents> {
         if count == 0 || count > self.count() {
             return None;
@@ -74,7 +71,7 @@ impl FreeExtents {
         Ok(())
     }
 
-    /// Allocates the free ones among these extents.
+    /// Allocates those of the extents that are free, and ignores the others.
     pub(super) fn withhold(&mut self, extents: &Extents) {
         for run in extents.runs() {
             if self.take_run(*run).is_err() {
@@ -85,7 +82,6 @@ impl FreeExtents {
         }
     }
 
-    /// Frees extents that were allocated.
     pub fn give(&mut self, extents: &Extents) {
         for run in extents.runs() {
             let (mut first, mut end) = (run.first, run.first + run.count);

@@ -1,4 +1,5 @@
-//! Names of regions created without one: the first free name of a sequence, so that the same state gives the same name.
+//! Names for regions created without one: the first free name of a sequence, so that the same state gives the
+//! same name.
 
 use cxloe_fabric::model::{NAME_LEN_MAX, Name};
 
@@ -16,7 +17,8 @@ pub enum Nameless<'a> {
 }
 
 impl Nameless<'_> {
-    /// The name with this number in the sequence. The memory node's name is cut if the whole would be too long.
+    /// Returns the name with this number in the sequence. The memory node's name is cut if the whole would be
+    /// too long.
     fn candidate(self, number: u64) -> Option<Name> {
         let (head, node, tail) = match self {
             Nameless::Request => ("region", "", number.to_string()),
@@ -30,9 +32,8 @@ impl Nameless<'_> {
 }
 
 impl Manager {
-    /// The first name of the sequence that no region has.
     pub fn free_region_name(&self, of: Nameless<'_>) -> Name {
-        // One more candidate than there are regions, so that one is free.
+        // There is one candidate more than there are regions, so one of them is free.
         let mut candidates = (0..=self.state.regions.len() as u64).filter_map(|number| of.candidate(number));
         let free = candidates.find(|name| !self.state.regions.contains_key(name));
         free.unwrap_or_else(|| unreachable!("every candidate is a name, and all differ"))

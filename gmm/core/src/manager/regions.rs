@@ -1,4 +1,4 @@
-//! Creation, growth and destruction of regions, and the one function that derives a region's state.
+//! Creation, growth and destruction of regions, and the function from which a region's state follows.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use super::region_names::Nameless;
 use super::{Change, DECODERS_MAX, Manager, ManagerError, REGIONS_MAX};
 
 impl Manager {
-    /// The latest recorded reason for a change of a region's state after event `after`.
+    /// Returns the latest recorded reason for a change of a region's state after event `after`.
     pub fn reason_after(&self, region: &Name, after: u64) -> Option<&str> {
         self.state.events.iter().rev().take_while(|event| event.seq > after).find_map(|event| {
             match &event.kind {
@@ -28,12 +28,11 @@ impl Manager {
         })
     }
 
-    /// Every region, by name, with the progress of its destruction.
     pub fn region_statuses(&self) -> Vec<RegionStatus> {
         self.state.regions.values().map(|region| self.region_status(region)).collect()
     }
 
-    /// A region's record with the progress of its destruction.
+    /// Returns a region's record with the progress of its destruction.
     pub fn region_status(&self, region: &Region) -> RegionStatus {
         RegionStatus {
             zeroed_percent: self.zeroed_percent(region),
@@ -120,7 +119,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Adds a decoder with one leg per share, and allocates the legs' extents and CMem addresses.
+    /// Adds one decoder per share with its legs, and allocates the legs' extents and CMem addresses.
     pub(super) fn add_legs(
         &mut self,
         region: &mut Region,
@@ -175,7 +174,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Stores a region with new legs and has their memory nodes map them.
+    /// Stores a region with new legs, and sends their memory nodes the commands to map them.
     fn map_new_legs(&mut self, region: Region, reason: Option<String>) {
         self.store_region(region.clone(), reason);
         for leg in region.legs.iter().filter(|leg| !region.is_committed(leg)) {
@@ -223,6 +222,7 @@ impl Manager {
             self.reissue_unmaps(&region, None);
             return Ok(());
         }
+        // A disabled region is in no use, even while its owner runs.
         let let_go = region.state == RegionState::Disabled;
         if !force {
             Self::check_unshared(&region)?;
@@ -263,7 +263,7 @@ impl Manager {
         }
         let mut commands = Vec::new();
         for (at, position) in again {
-            // A further copy has earlier content: another one is made.
+            // Other copies have older content, so they are unmapped too; a repair makes new ones.
             position.iter().for_each(|at| region.legs[*at].state = LegState::Unmapping);
             region.legs[at].state = LegState::Mapping;
             commands.push(region.legs[at].clone());
@@ -310,7 +310,7 @@ impl Manager {
     /// Frees the memory of a leg that was unmapped and zeroed.
     pub(super) fn leg_gone(&mut self, mut region: Region, at: usize) {
         let leg = region.legs.remove(at);
-        // The memory node has ended the shares of the leg with its mapping.
+        // The memory node ended the shares of the leg together with its mapping.
         let mut read = Vec::new();
         for reader in &mut region.readers {
             if at < reader.legs.len() {
@@ -336,8 +336,8 @@ impl Manager {
         self.device_emptied(&leg.memory_node, owner);
     }
 
-    /// Sends unmap commands for the legs that are to be unmapped and have no pending one, because none was sent yet or
-    /// the last one failed. `only` limits the commands to one memory node.
+    /// Sends unmap commands for the legs that are to be unmapped and have no pending command, because none
+    /// was sent yet or the last one failed. `only` limits the commands to one memory node.
     pub(super) fn reissue_unmaps(&mut self, region: &Region, only: Option<&Name>) {
         for leg in region.legs.iter().filter(|leg| leg.state == LegState::Unmapping) {
             let action = NodeAction::UnmapCmem(mapping_of(region, leg));
@@ -348,8 +348,8 @@ impl Manager {
         }
     }
 
-    /// Derives the state of a region from its legs and nodes, and stores the region. Decoders whose legs are all mapped
-    /// are committed.
+    /// Derives the state of a region from its legs and nodes, and stores the region. Commits the new decoders
+    /// once all their legs are mapped.
     pub(super) fn settle(&mut self, mut region: Region, mut reason: Option<String>) {
         let mapped = |region: &Region| {
             let added = region.legs.iter().filter(|leg| !region.is_committed(leg));
@@ -379,7 +379,8 @@ impl Manager {
         }
     }
 
-    /// Stores a region if it has changed, and makes an event if the owner must receive the change.
+    /// Stores a region if it has changed, and makes an event if the owner or a reader must receive the
+    /// change.
     pub(super) fn store_region(&mut self, mut region: Region, reason: Option<String>) {
         let before = self.state.regions.get(&region.name);
         if let Some(before) = before {
@@ -387,7 +388,7 @@ impl Manager {
             region.epoch = before.epoch + u64::from(changed);
         }
         if before == Some(&region) {
-            // A memory node of the region may have changed.
+            // A memory node of the region may have changed nevertheless.
             self.note_repair(&region);
             return;
         }
@@ -405,7 +406,7 @@ impl Manager {
         readers.into_iter().for_each(|reader| self.regions_changed_at(reader, seq));
     }
 
-    /// Makes an event for a compute node and records its number as the latest change of that node's regions.
+    /// Makes an event for a compute node, and records its number as the latest change of that node's regions.
     pub(super) fn region_event(&mut self, owner: CnId, kind: EventKind) {
         let seq = self.event(kind);
         self.regions_changed_at(owner, seq);
@@ -419,7 +420,7 @@ impl Manager {
     }
 }
 
-/// Bytes of memory nodes that a region of this size uses.
+/// Returns the bytes of memory nodes that a region of this size uses, with all copies.
 fn copied(size: u64, protect: Protection) -> u64 {
     size.saturating_mul(u64::from(protect.copies()))
 }

@@ -1,5 +1,6 @@
-//! Release of a region by its owner: the owner is asked to write back and detach (managed), or the manager waits until
-//! the owner stops. Afterwards the region is kept, disabled, destroyed, or given to another compute node (`hand_over`).
+//! Release of a region by its owner: the owner is asked to write back and detach (managed), or the manager
+//! waits until the owner stops. Afterwards the region is disabled, destroyed, or given to another compute
+//! node (`hand_over`).
 
 use cxloe_fabric::api::{Owner, ReleasedRegion};
 use cxloe_fabric::model::{CnId, EventKind, Name, Region, RegionState, Release, UnbindOption};
@@ -80,6 +81,7 @@ impl Manager {
         if region.release.is_some_and(|release| release.copy) {
             self.fail_clones_of(&region.name, "its source is released for another reason");
         }
+        // An owner that is not running, or whose link is down if that is the condition, releases nothing.
         let gone = !self.is_owner_present(&region)
             || option == UnbindOption::WaitLinkDown && self.is_link_down(region.owner);
         region.release = Some(Release { option, destroy, done: false, to: None, seal: false, copy: false });
@@ -89,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// Handles that the owner of a region that it was asked to release has stopped.
+    /// Handles that an owner stopped which was asked to release the region.
     fn abandoned_by_owner(&mut self, name: &Name) {
         let Some(region) = self.state.regions.get(name) else { return };
         let waits = region.release.is_some_and(|release| !release.done);
@@ -105,7 +107,7 @@ impl Manager {
         self.release_by_owner(name);
     }
 
-    /// Handles that the owner has released a region, or has stopped.
+    /// Completes the release of a region that its owner has released, or whose owner has stopped.
     fn release_by_owner(&mut self, name: &Name) {
         let Some(mut region) = self.state.regions.get(name).cloned() else { return };
         let Some(release) = region.release.as_mut().filter(|release| !release.done) else { return };
@@ -122,7 +124,7 @@ impl Manager {
         }
     }
 
-    /// Handles the owner's report of released regions.
+    /// Handles an owner's report of regions that it has released.
     pub(super) fn released(&mut self, cn: CnId, released: &[ReleasedRegion]) {
         for ReleasedRegion { name, created_ms } in released {
             let asked = self.state.regions.get(name).is_some_and(|region| {
@@ -136,18 +138,19 @@ impl Manager {
         }
     }
 
-    /// Ends every wait for a compute node that has stopped.
+    /// Ends every wait for releases by a compute node that has stopped.
     pub(super) fn end_release_waits(&mut self, cn: CnId) {
         let names: Vec<Name> = self.index.regions_of(cn).cloned().collect();
         names.iter().for_each(|name| self.abandoned_by_owner(name));
     }
 
-    /// True if the link of a compute node is down because it is held in reset.
+    /// Returns true if the link of a compute node is down, which it is while the node is held in reset.
     fn is_link_down(&self, cn: CnId) -> bool {
         self.state.compute_nodes.get(&cn).is_some_and(|node| node.held)
     }
 
-    /// Handles a link-down of a compute node, however short: ends every wait for its releases.
+    /// Handles a link-down of a compute node, however short: ends every wait for its releases with that
+    /// condition.
     pub(super) fn link_down(&mut self, cn: CnId) {
         let waits = |name: &&Name| {
             let release = self.state.regions.get(*name).and_then(|region| region.release);
@@ -180,7 +183,6 @@ impl Manager {
         Ok(())
     }
 
-    /// Holds a compute node in reset, or releases it.
     pub(super) fn hold(&mut self, cn: CnId, held: bool) {
         let Some(mut node) = self.state.compute_nodes.get(&cn).cloned() else { return };
         if node.held == held {

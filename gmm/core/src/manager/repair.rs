@@ -1,5 +1,5 @@
-//! Copies that are made or replaced: the second copy of a region that is to be mirrored, a spare for a copy on a memory
-//! node that stays away, and one on another node for a leg that leaves its node (`moving`).
+//! Repairs of regions: a second copy for a region that is to be mirrored, a spare for a copy on a memory node
+//! that stays unreachable, and a copy on another memory node for a leg that is to leave its own (`moving`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,27 +14,28 @@ use super::memory_nodes::mapping_of;
 use super::mirror::{is_live, live_positions};
 use super::{Change, Manager, ManagerError};
 
-/// Pause after an attempt for which no memory node had room, in milliseconds.
+/// Minimum time between two attempts to repair a region, in milliseconds. A memory node that registers ends
+/// it.
 const RETRY_MS: u64 = 30_000;
-/// Maximum number of regions looked at in one tick.
+/// Maximum number of regions that one tick tries to repair; the rest waits for the next tick.
 const REGIONS_PER_TICK: usize = 64;
 
-/// Regions that lack a copy, or have one on a memory node that is unreachable or drained. Not part of the state.
+/// Regions that lack a copy, or have one on a memory node that is unreachable or drained. Not stored.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     regions: BTreeMap<Name, PendingRepair>,
 }
 
-/// Repair of one region that is to be made.
 #[derive(Debug, Default)]
 struct PendingRepair {
-    /// Time since which the leg at each CMem address is on an unreachable memory node.
+    /// Time since which the leg at each CMem address is on an unreachable memory node, in milliseconds since
+    /// the Unix epoch.
     away_since_ms: BTreeMap<u64, u64>,
-    /// True if the region can be repaired without waiting for a memory node.
+    /// True if the repair does not wait for an unreachable memory node to return.
     at_once: bool,
-    /// Time before which no attempt is made.
+    /// Time before which no attempt is made, in milliseconds since the Unix epoch.
     not_before_ms: u64,
-    /// True once an event said that no memory node has room.
+    /// True once an event has reported that no memory node has room.
     reported: bool,
 }
 
@@ -47,37 +48,37 @@ impl PendingRepair {
     }
 }
 
-/// A position that gets another leg.
+/// Position of a region that is to get another leg.
 struct WantedCopy {
     /// Index of the live leg of the position that stays.
     keeps: usize,
-    /// Index of the leg that the new one replaces.
+    /// Index of the leg that the new one replaces; `None` if the position has one leg only.
     replaces: Option<usize>,
 }
 
 impl Manager {
-    /// Time of the next attempt to repair a region, in milliseconds since the Unix epoch.
+    /// Returns the time of the next attempt to repair a region, in milliseconds since the Unix epoch.
     pub(super) fn next_repair_ms(&self) -> Option<u64> {
         let after = self.options.rebuild_after_ms;
         self.repairs.regions.values().filter_map(|repair| repair.due_ms(after)).min()
     }
 
-    /// Names of the regions for whose missing copy no memory node has room.
+    /// Returns the names of the regions for whose missing copy no memory node has room.
     pub fn without_spare(&self) -> impl Iterator<Item = &Name> {
         let reported = self.repairs.regions.iter().filter(|(_, repair)| repair.reported);
         reported.map(|(name, _)| name)
     }
 
-    /// True if no memory node has room for a copy that the region lacks.
+    /// Returns true if no memory node has room for a copy that the region lacks.
     pub(super) fn lacks_spare(&self, region: &Name) -> bool {
         self.repairs.regions.get(region).is_some_and(|repair| repair.reported)
     }
 
-    /// Notes whether a region needs a repair. Called with each stored record of a region.
+    /// Records whether a region needs a repair. Called with each stored record of a region.
     pub(super) fn note_repair(&mut self, region: &Region) {
         let (mut at_once, mut away) = (false, Vec::new());
         let concerned = may_need_repair(region) || region.legs.iter().any(|leg| self.leaves(leg));
-        // Nobody can fill a copy of a sealed region.
+        // A sealed region gets no copy, because no agent could fill it.
         let concerned = concerned && !region.sealed;
         if concerned && region.state != RegionState::Draining {
             for position in live_positions(region) {
@@ -104,7 +105,7 @@ impl Manager {
         }
     }
 
-    /// Notes the repairs of all regions, after the state was replaced.
+    /// Records the repairs that regions need, after the whole state was replaced.
     pub(super) fn note_repairs(&mut self) {
         self.repairs.regions.retain(|name, _| self.state.regions.contains_key(name));
         let regions: Vec<Region> =
@@ -122,7 +123,6 @@ impl Manager {
         }
     }
 
-    /// Makes the attempts that are due.
     pub(super) fn repair_due(&mut self) {
         let (after, now_ms) = (self.options.rebuild_after_ms, self.now_ms);
         let due = |repair: &PendingRepair| repair.due_ms(after).is_some_and(|due| due <= now_ms);
@@ -132,6 +132,7 @@ impl Manager {
             let no_room = self.repair(&name);
             let Some(repair) = self.repairs.regions.get_mut(&name) else { continue };
             repair.not_before_ms = now_ms.saturating_add(RETRY_MS);
+            // One event for each time that room is missing, not one for each attempt.
             let first = no_room.is_some() && !repair.reported;
             repair.reported = no_room.is_some();
             if let Some(reason) = no_room.filter(|_| first)
@@ -142,7 +143,7 @@ impl Manager {
         }
     }
 
-    /// Repairs one region as far as possible. Returns the reason if a memory node with room is missing.
+    /// Repairs one region as far as possible. Returns the reason if no memory node has room.
     fn repair(&mut self, name: &Name) -> Option<String> {
         let Some(region) = self.state.regions.get(name).cloned() else {
             self.repairs.regions.remove(name);
@@ -166,7 +167,8 @@ impl Manager {
         no_room
     }
 
-    /// The copies that a region needs at present. Indexes stay valid while legs are added.
+    /// Returns the copies that a region needs at present. Their indexes stay valid, because new legs are
+    /// appended.
     fn wanted_copies(&self, region: &Region) -> Vec<WantedCopy> {
         let present = self.is_owner_present(region);
         let leaves = |leg: &Leg| present && self.leaves(leg);
@@ -188,7 +190,7 @@ impl Manager {
                 [one, other] => {
                     let replaceable = |(at, keeps): &(usize, usize)| {
                         let (leg, kept) = (&region.legs[*at], &region.legs[*keeps]);
-                        // A move of a region with one copy has its end in `drop_surplus`.
+                        // In a region with one copy, `drop_surplus` removes the leg that has moved.
                         let moved =
                             leaves(leg) && (region.protect == Protection::Mirror || !leg.is_in_sync());
                         kept.is_in_sync()
@@ -204,7 +206,7 @@ impl Manager {
         wanted
     }
 
-    /// Adds a leg to each of these positions, all or none.
+    /// Adds a leg to each of these positions, or to none if one of them finds no memory node.
     fn make_copies(
         &mut self,
         mut region: Region,
@@ -265,7 +267,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The memory node with the most free memory that can have a copy.
+    /// Returns the memory node with the most free memory of those that can have the copy.
     fn node_for_copy(
         &self,
         region: &Region,
@@ -277,7 +279,7 @@ impl Manager {
             return Err(ManagerError::NoMemoryNode(unknown.clone()));
         }
         let kept = &region.legs[copy.keeps];
-        // The only leg of a region that moves may stay in its rack.
+        // Racks matter only between two copies: a leg that only moves may stay in its rack.
         let mirrored = region.protect == Protection::Mirror;
         let rack = self.rack_of(&kept.memory_node).filter(|_| mirrored);
         let there = |node: &MemoryNode| {
@@ -295,6 +297,7 @@ impl Manager {
         let apart = |node: &&&MemoryNode| {
             rack.is_none_or(|rack| node.rack.as_ref().is_none_or(|other| other != rack))
         };
+        // The first use of a memory node without slices takes the whole of it, so such a node is chosen last.
         let fresh = |node: &MemoryNode| {
             self.kind_of(node) == DeviceKind::Sld && self.index.ld_of(region.owner, &node.name).is_none()
         };
@@ -362,12 +365,12 @@ impl Manager {
         Ok(())
     }
 
-    /// Makes the repairs due that found no room: a memory node has registered.
+    /// Ends the pause between attempts, because a memory node that registered may have room.
     pub(super) fn repair_again(&mut self) {
         self.repairs.regions.values_mut().for_each(|repair| repair.not_before_ms = 0);
     }
 
-    /// Puts off the repair of a region, as a memory node refused a leg of it.
+    /// Delays the repair of a region after a memory node refused to map a leg of it.
     pub(super) fn repair_later(&mut self, name: &Name) {
         if let Some(repair) = self.repairs.regions.get_mut(name) {
             repair.not_before_ms = self.now_ms.saturating_add(RETRY_MS);
@@ -375,7 +378,7 @@ impl Manager {
     }
 }
 
-/// True if a region has or is to have two copies, or is moved.
+/// Returns true if a region has or is to have two copies, be it only while it moves.
 fn may_need_repair(region: &Region) -> bool {
     region.protect == Protection::Mirror || region.legs.iter().any(|leg| leg.copy > 0 && is_live(leg))
 }

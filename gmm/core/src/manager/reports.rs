@@ -1,5 +1,6 @@
-//! Latest reports of memory nodes, kept unparsed for readers. Their memory is limited: a report that is too large, or
-//! exceeds the limit for all reports, is not kept.
+//! Latest reports of memory nodes, kept as the JSON values that arrived. Their memory is limited: a report is
+//! not kept
+//! if it is too large, or exceeds the limit for all reports.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +8,13 @@ use serde_json::Value;
 
 use cxloe_fabric::model::Name;
 
-/// Maximum memory for one node's report, in bytes. The report of a memory node with 256 sessions takes a quarter of
-/// that.
+/// Maximum memory for one node's report, in bytes: four times what a memory node with 256 sessions needs.
 const NODE_MAX: usize = 2 << 20;
 /// Maximum memory for the reports of all nodes, in bytes.
 const ALL_MAX: usize = 128 << 20;
-/// Maximum memory of the reports in one answer, in bytes: a caller with the right to look may ask at any rate.
+/// Maximum memory of the reports in one answer, in bytes. Any viewer may ask at any rate.
 pub(super) const SHOWN_MAX: usize = 16 << 20;
-/// Approximate memory of a JSON value in bytes; for a field of an object, the name adds to that.
+/// Approximate memory of a JSON value, in bytes. A field of an object needs more, and its name in addition.
 const VALUE_BYTES: usize = size_of::<Value>();
 const FIELD_BYTES: usize = VALUE_BYTES + 48;
 
@@ -22,7 +22,7 @@ const FIELD_BYTES: usize = VALUE_BYTES + 48;
 pub(super) struct Report {
     /// Time of arrival, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Content of the report; null if it was too large.
+    /// Content of the report; null if the report was too large.
     pub stats: Value,
     bytes: usize,
 }
@@ -57,20 +57,20 @@ impl Reports {
         self.all.get(node)
     }
 
-    /// The latest report of a node, if it fits into `room`, the bytes left in an answer.
+    /// Returns the latest report of a node, and takes its size from `room`, the bytes left in an answer;
+    /// `None` if it does not fit.
     pub fn within(&self, node: &Name, room: &mut usize) -> Option<&Value> {
         let report = self.all.get(node)?;
         *room = room.checked_sub(report.bytes)?;
         Some(&report.stats)
     }
 
-    /// The latest reports of all nodes.
     pub fn values(&self) -> impl Iterator<Item = &Report> {
         self.all.values()
     }
 }
 
-/// Approximate memory of a value in bytes; counting stops at `limit`.
+/// Returns the approximate memory of a value in bytes; counting stops at `limit`.
 fn bytes_of(value: &Value, limit: usize) -> usize {
     let mut bytes = 0;
     let mut left = vec![value];
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_log_of_all_call_sites_is_bounded() {
         let mut reports = Reports::default();
-        // Each object takes one mebibyte as text.
+        // As JSON text, each of the two is one mebibyte long.
         let wide = json!({"workers": vec![json!({}); 340_000]});
         let long = json!({"text": "x".repeat(1 << 20)});
         for index in 0..400 {

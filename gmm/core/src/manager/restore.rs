@@ -1,6 +1,6 @@
-//! Replacement of the whole state by a backup while the manager runs. To nodes, the backup is an older copy of the
-//! store: nodes that have seen later changes refuse it until these are given up by `gmm adopt-fabric`. Tokens and
-//! joined nodes are kept as they are, unless there are none.
+//! Replacement of the whole state by a backup while the manager runs. To nodes, the backup is an older copy
+//! of the store: nodes that have seen later changes refuse it until these are given up by `gmm adopt-fabric`.
+//! The present tokens and joined nodes are kept, unless there are none.
 
 use cxloe_fabric::model::{EventKind, Health};
 
@@ -10,10 +10,9 @@ use super::reports::Reports;
 use super::undo::UndoLog;
 use super::{Change, Contradiction, FabricState, Manager};
 
-/// Reason for which a backup is not restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// It contradicts itself.
+    /// The backup contradicts itself.
     #[error(transparent)]
     Contradiction(#[from] Contradiction),
     /// The store cannot be written at present.
@@ -22,8 +21,8 @@ pub enum RestoreError {
 }
 
 impl Manager {
-    /// Replaces the whole state by `state`, under a new term with the run number `run`, by order of `who`. The caller
-    /// stores the changes in one transaction.
+    /// Replaces the whole state by `state`, under a new term with the run number `run`, by order of `who`.
+    /// The caller stores the changes in one transaction.
     ///
     /// # Errors
     /// A `RestoreError`; the state is unchanged then.
@@ -38,7 +37,7 @@ impl Manager {
             return Err(RestoreError::ReadOnly(reason.clone()));
         }
         if !self.state.tokens.is_empty() || !self.state.joined.is_empty() {
-            // Rights are not taken from the backup: a revoked token or node stays revoked.
+            // Rights are not taken from the backup, so that a revoked token or node stays revoked.
             state.tokens.clone_from(&self.state.tokens);
             state.joined.clone_from(&self.state.joined);
         }
@@ -51,6 +50,7 @@ impl Manager {
         (self.index, self.free) = (Index::new(&self.state), free);
         (self.reports, self.liveness) = (Reports::default(), Liveness::default());
         self.progress.clear();
+        // Nothing of this concerns the restored state: nodes register again and report anew.
         self.heard.clear();
         self.refused.clear();
         self.registered_ms = self.state.compute_nodes.keys().map(|cn| (*cn, now_ms)).collect();

@@ -1,4 +1,5 @@
-//! Messages of memory nodes with the results of commands: memory is given and freed only on such a result.
+//! Results of commands, as memory nodes send them. Memory is given to a region and freed only on such a
+//! result.
 
 use std::collections::BTreeSet;
 
@@ -66,8 +67,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Refuses a sync that lacks the result of a command up to `acked_seq`: memory is freed only on a result, never on
-    /// a number alone.
+    /// Refuses a sync that lacks the result of a command up to `acked_seq`: memory is freed only on a result,
+    /// never on a number alone.
     fn check_results(&self, node: &MemoryNode, sync: &MemoryNodeSync) -> Result<(), ManagerError> {
         let refuse = |reason: String| {
             let (node, acked_seq) = (node.name.clone(), sync.acked_seq);
@@ -136,8 +137,8 @@ impl Manager {
                 }
             }
             (NodeAction::UnmapCmem(_), LegState::Unmapping, None) => self.leg_gone(region, at),
-            // The result of a map command whose region has ended since, or of an unmap that failed: the extents stay
-            // allocated until an unmap succeeds.
+            // A map command whose region has ended since, or an unmap that failed: the extents stay allocated
+            // until an unmap succeeds.
             _ => {}
         }
         self.hand_over_released(&mapping.region);

@@ -7,8 +7,8 @@
 //!   end:    the reader has it no longer; each memory node confirms that it serves the reader no longer -> forgotten
 //! ```
 //!
-//! A sealed mapping has an address of its own, so that no write made before reaches it. A region that others read stays
-//! where it is and with its owner, because their ranges stand for the owner's.
+//! A sealed mapping has another address than before, so that no earlier write reaches it. A region with
+//! readers keeps its place and its owner, because memory nodes serve the readers from the owner's mapping.
 
 use cxloe_fabric::api::{SealRegion, ShareRegion};
 use cxloe_fabric::model::{
@@ -21,11 +21,9 @@ use super::hand_over::wrong_state;
 use super::memory_nodes::mapping_of;
 use super::{Change, Manager, ManagerError};
 
-/// Maximum number of readers of a region.
 pub(super) const READERS_MAX: usize = 256;
 
 impl Manager {
-    /// Begins to seal a region.
     pub(super) fn seal_region(&mut self, name: &Name, order: SealRegion) -> Result<(), ManagerError> {
         let region = self.region(name)?.clone();
         let begun = region.release.is_some_and(|release| release.seal);
@@ -37,7 +35,7 @@ impl Manager {
         self.release_to(region, owner, order.force, true)
     }
 
-    /// Checks that a region can be sealed.
+    /// Checks that a region can be sealed: it is in use, has one copy, and no part of it is lost or moves.
     pub(super) fn check_seal(&self, region: &Region) -> Result<(), ManagerError> {
         let release = region.release;
         let ends = region.state == RegionState::Draining || release.is_some_and(|release| release.destroy);
@@ -73,7 +71,7 @@ impl Manager {
         }
     }
 
-    /// Refuses an order that would take a region from those who read it.
+    /// Refuses an order that would take a region from the compute nodes that read it.
     pub(super) fn check_unshared(region: &Region) -> Result<(), ManagerError> {
         let Some(reader) = region.readers.first() else { return Ok(()) };
         let (cn, name) = (reader.cn, &region.name);
@@ -81,7 +79,7 @@ impl Manager {
         Err(wrong_state(region, reason))
     }
 
-    /// Lets a further compute node read a sealed region, or stops that.
+    /// Lets a further compute node read a sealed region, or ends its share.
     pub(super) fn share_region(&mut self, name: &Name, order: &ShareRegion) -> Result<(), ManagerError> {
         let mut region = self.region(name)?.clone();
         let mut node = self.known_compute_node(&order.with)?;
@@ -133,7 +131,6 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes the reader at `at` out of use.
     fn end_share(&mut self, mut region: Region, at: usize) {
         region.readers[at].ends = true;
         let shares = shares_of(&region, &region.readers[at]);
@@ -186,7 +183,7 @@ impl Manager {
         }
     }
 
-    /// The sealed regions of others that a compute node reads, each as the reader has it.
+    /// Returns the sealed regions of other owners that a compute node reads, with the reader's own addresses.
     pub(super) fn regions_read_by(&self, cn: CnId) -> impl Iterator<Item = Region> {
         let regions = self.index.regions_read_by(cn).filter_map(|name| self.state.regions.get(name));
         regions.filter_map(move |region| {
@@ -195,7 +192,7 @@ impl Manager {
                 return None;
             }
             let mut seen = region.clone();
-            // What its owner does with it does not concern a reader.
+            // A reader is not concerned by what the owner does with the region.
             (seen.release, seen.uid, seen.readers) = (None, reader.uid, Vec::new());
             seen.state = self.state_of_legs(region);
             for (leg, read) in seen.legs.iter_mut().zip(&reader.legs) {
@@ -205,7 +202,6 @@ impl Manager {
         })
     }
 
-    /// The shares that a memory node serves.
     pub(super) fn shares_on(&self, node: &Name) -> Vec<Share> {
         let regions = self.index.regions_on(node).filter_map(|name| self.state.regions.get(name));
         let mut shares = Vec::new();
@@ -222,7 +218,7 @@ impl Manager {
     }
 }
 
-/// The share of each leg of a region with a reader, and the leg's memory node.
+/// Returns the share of each leg of a region with a reader, and the leg's memory node.
 fn shares_of(region: &Region, reader: &Reader) -> Vec<(Name, Share)> {
     let legs = region.legs.iter().zip(&reader.legs);
     let share = |(leg, read): (&cxloe_fabric::model::Leg, &ReaderLeg)| {

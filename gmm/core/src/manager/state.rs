@@ -35,18 +35,16 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Every stored record of a fabric.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FabricState {
     /// Watermark and counters; every commit changes them.
     pub meta: Meta,
-    /// The recorded leader terms; the key is the term's number.
+    /// Recorded leader terms, by number of the term.
     pub leader_terms: BTreeMap<u64, LeaderTerm>,
     /// Orphans, by the name of the memory node that holds them.
     pub orphans: BTreeMap<Name, Orphans>,
     /// Tokens that are not revoked, by id.
     pub tokens: BTreeMap<String, TokenRecord>,
-    /// Nodes with the right to connect.
     pub joined: BTreeMap<Party, JoinedNode>,
     /// Memory nodes that have registered, reachable or not.
     pub memory_nodes: BTreeMap<Name, MemoryNode>,
@@ -68,58 +66,47 @@ pub struct FabricState {
     pub events: VecDeque<Event>,
 }
 
-/// One replaced, added or removed record of the state.
+/// One change of the stored state. A variant with a record adds it, in place of any earlier record with the
+/// same key; a variant `...Gone` removes a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// New value of the counters.
     Meta(Meta),
-    /// New record of a memory node, in place of any earlier one.
     MemoryNode(MemoryNode),
-    /// New record of a compute node, in place of any earlier one.
     ComputeNode(ComputeNode),
-    /// Removal of a compute node's record.
     ComputeNodeGone(CnId),
-    /// New record of a region, in place of any earlier one.
     Region(Region),
-    /// Removal of a region's record, after its memory is zeroed.
+    /// No leg of the region is left.
     RegionGone(Name),
-    /// Removal of a memory node's record and of its quality-of-service controls.
+    /// Removes the memory node's quality-of-service controls and list of orphans, too.
     MemoryNodeGone(Name),
-    /// New record of a logical device, in place of any earlier one.
     LogicalDevice(LogicalDevice),
-    /// Removal of a logical device that has neither capacity nor a binding.
+    /// The logical device has neither capacity nor a binding, or its memory node is removed.
     LogicalDeviceGone(Name, u16),
-    /// New background operation of a switch, in place of the earlier one.
+    /// The background operation replaces the earlier one of its switch.
     Operation(Operation),
-    /// New quality-of-service controls of a memory node.
     Qos(Qos),
     /// New end of the cleared part of an FM API event log.
     LogCleared(ClearedLog),
-    /// New command to a memory node, stored until its result arrives.
+    /// The command is stored until its result arrives.
     CommandIssued(Name, NodeCommand),
-    /// Removal of the command of this number, after its result has arrived.
+    /// Removes the command of this number, whose result has arrived.
     CommandAnswered(Name, u64),
-    /// New event, with the number after the latest one.
+    /// The number of the event is the one after the latest.
     Event(Event),
-    /// Removal of the events below this number.
+    /// Removes the events below this number.
     EventsForgotten(u64),
-    /// Record of a manager that began to lead, or that gave up a history which this store does not contain.
+    /// A manager began to lead, or gave up a history that this store does not contain.
     LeaderTerm(LeaderTerm),
-    /// Removal of an old term's record.
     LeaderTermForgotten(u64),
-    /// New list of a memory node's orphans.
     Orphans(Orphans),
-    /// Removal of the list of a memory node's orphans.
     OrphansGone(Name),
-    /// New record of a token, in place of any earlier one.
     Token(TokenRecord),
-    /// Removal of a token, which is revoked or has expired.
+    /// The token is revoked or has expired.
     TokenGone(String),
-    /// Record of a node that joined, in place of any earlier one.
     Joined(JoinedNode),
-    /// Removal of a node's right to connect.
+    /// The node may no longer connect.
     JoinedGone(Party),
-    /// Replacement of the whole state, the first value, by a backup, the second.
+    /// Replaces the whole state, the first value, by a backup, the second.
     Replaced(Box<FabricState>, Box<FabricState>),
 }
 
@@ -129,7 +116,7 @@ pub enum Change {
 pub struct Contradiction(pub String);
 
 impl FabricState {
-    /// The changes that lead from an empty state to this one.
+    /// Returns the changes that lead from an empty state to this one.
     pub fn changes(&self) -> Vec<Change> {
         let mut changes = vec![Change::Meta(self.meta)];
         changes.extend(self.leader_terms.values().cloned().map(Change::LeaderTerm));
@@ -151,7 +138,7 @@ impl FabricState {
         changes
     }
 
-    /// Applies one change, without checks.
+    /// Applies one change, without any check.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Replaced(_, after) => *self = *after,
@@ -192,12 +179,12 @@ impl FabricState {
         }
     }
 
-    /// Commands of `node` without a result, by ascending number.
+    /// Returns the commands of `node` without a result, by ascending number.
     pub fn commands_of<'a>(&'a self, node: &'a Name) -> impl Iterator<Item = &'a NodeCommand> {
         self.commands.range((node.clone(), 0)..=(node.clone(), u64::MAX)).map(|(_, command)| command)
     }
 
-    /// The logical devices of `node` that have capacity or are bound, by LD-ID.
+    /// Returns the logical devices of `node` that have capacity or are bound, by LD-ID.
     pub fn logical_devices_of<'a>(
         &'a self,
         node: &Name,
@@ -205,7 +192,8 @@ impl FabricState {
         self.logical_devices.range((node.clone(), 0)..(node.clone(), LDS_MAX)).map(|(_, ld)| ld)
     }
 
-    /// The free extents of every memory node: those of its pool that belong to no leg of a region and to no orphan.
+    /// Returns the free extents of each memory node: those of its pool that belong to no leg of a region and
+    /// to no orphan.
     ///
     /// # Errors
     /// [`Contradiction`] if an extent belongs to two legs, or a leg has one that is outside the pool.
@@ -234,6 +222,7 @@ impl FabricState {
             }
         }
         for (node, orphans) in &self.orphans {
+            // An orphan may overlap a leg, which is lost then: only its free extents are withheld.
             if let Some(free) = free.get_mut(node) {
                 orphans.orphans.iter().for_each(|orphan| free.withhold(&orphan.extents));
             }
@@ -329,6 +318,7 @@ impl FabricState {
                 ranges.push((range.base, end));
             }
         }
+        // An address must not lead to two regions, nor to a region and a range that is not reused yet.
         for (cn, ranges) in &mut cmem {
             ranges.sort_unstable();
             check(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), &|| {
@@ -348,7 +338,7 @@ impl FabricState {
     }
 }
 
-/// True if the decoders of a region are consecutive and interleave over exactly its legs.
+/// Returns true if the decoders of a region are consecutive and interleave over exactly its legs.
 fn decoders_fit(region: &Region) -> bool {
     let mut end = 0;
     let follow = region.decoders.iter().all(|decoder| {

@@ -1,19 +1,20 @@
-//! Superseded processes of memory nodes.
+//! Processes of memory nodes that another process of the same name has superseded.
 //!
-//! The last messages of a superseded process may arrive while its successor is briefly disconnected. The manager must
-//! not accept them: they would mark the content of the successor's pool as lost, and accepting the loss zeroes flushed
-//! lines.
+//! The last messages of a superseded process may arrive while its successor is briefly disconnected. The
+//! manager must not accept them: they would mark the content of the successor's pool as lost, and a user who
+//! accepts the loss has flushed lines zeroed.
 //!
-//! The order in which registrations arrive and the start times that processes report determine the successor: the
-//! earlier process's registration may be the last to arrive, or have arrived at another manager. A clock may have been
-//! set back between two starts, so no process is refused for longer than its messages may be under way.
+//! The successor is determined by the order in which registrations arrive and by the start times that
+//! processes report, because the earlier process's registration may be the last to arrive, or have arrived at
+//! another manager. A clock may have been set back between two starts, so no process is refused for longer
+//! than its messages may be under way.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use cxloe_fabric::model::Name;
 
-/// Maximum number of superseded processes recorded per node. The connections of older ones have ended, so no message of
-/// theirs is under way.
+/// Maximum number of superseded processes recorded per node. The connections of earlier ones have ended, so
+/// no message of theirs is under way.
 const FORMER_MAX: usize = 16;
 
 /// Time for which a superseded process is refused, in milliseconds: none of its messages is under way for longer.
@@ -28,10 +29,10 @@ struct NodeProcesses {
     superseded: VecDeque<(u64, u64)>,
 }
 
-/// Superseded processes of all nodes. Not part of the state: no message sent to one manager reaches another.
+/// Superseded processes of all nodes. Not stored, because no message sent to one manager reaches another.
 #[derive(Debug)]
 pub(super) struct SupersededProcesses {
-    /// Start time of this manager, in milliseconds since the Unix epoch. Processes that were running then have
+    /// Start time of this manager, in milliseconds since the Unix epoch: the processes that ran then
     /// registered before.
     since_ms: u64,
     nodes: BTreeMap<Name, NodeProcesses>,
@@ -54,13 +55,13 @@ impl SupersededProcesses {
         processes.superseded.push_back((before, now_ms));
     }
 
-    /// True if the process `instance` is superseded and messages from it may still arrive.
+    /// Returns true if the process `instance` is superseded and messages from it may still arrive.
     pub fn has(&self, node: &Name, instance: u64, now_ms: u64) -> bool {
         let refused = |(superseded, since): &(u64, u64)| *superseded == instance && is_recent(*since, now_ms);
         self.nodes.get(node).is_some_and(|processes| processes.superseded.iter().any(refused))
     }
 
-    /// True if messages sent before the start of the node's present process may still arrive.
+    /// Returns true if messages sent before the start of the node's present process may still arrive.
     pub fn is_fresh(&self, node: &Name, now_ms: u64) -> bool {
         let since = self.nodes.get(node).map_or(self.since_ms, |processes| processes.present_ms);
         is_recent(since, now_ms)

@@ -1,4 +1,4 @@
-//! Records of tokens and of joined nodes.
+//! Records of tokens and of joined nodes, as the store has them.
 
 use cxloe_fabric::api::{Party, TokenStatus};
 use cxloe_fabric::model::{CnId, Digest, Mac, PublicKey, Role};
@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct TokenRecord {
     /// Identifier of the token, which is not secret.
     pub id: String,
-    /// Rights of the token's bearer.
     pub role: Role,
-    /// Hash of the token's secret.
     pub digest: Digest,
     /// Creation time, in milliseconds since the Unix epoch.
     pub created_ms: u64,
@@ -26,18 +24,16 @@ pub struct TokenRecord {
     pub quota: Option<u64>,
     /// The caller that created the token, as named in the event log.
     pub made_by: String,
-    /// The TLS key of the node that joined with the token: no other node can use the token any more.
+    /// TLS key of the node that joined with the token, which no other node can use then.
     #[serde(default)]
     pub used: Option<Digest>,
 }
 
 impl TokenRecord {
-    /// True while the token has not expired.
     pub fn is_valid(&self, now_ms: u64) -> bool {
         now_ms < self.expires_ms
     }
 
-    /// The token's entry in listings.
     pub fn status(&self) -> TokenStatus {
         TokenStatus {
             id: self.id.clone(),
@@ -52,14 +48,13 @@ impl TokenRecord {
     }
 }
 
-/// Record of a node that has the right to connect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinedNode {
     /// The memory node, compute node or FM client that joined.
     pub node: Party,
     /// The node's TLS key: the hash of the SubjectPublicKeyInfo of its certificate.
     pub tls: Digest,
-    /// The node's session key; none if it sent none.
+    /// Session key of the node; `None` if it sent none.
     #[serde(default)]
     pub key: Option<PublicKey>,
     /// Ethernet addresses of the node's ports, which it must register with.
@@ -70,7 +65,7 @@ pub struct JoinedNode {
     pub by: String,
 }
 
-/// The role of the token that a node or an FM client joins with.
+/// Returns the role of the token that a node or an FM client joins with.
 pub(crate) fn role_of(node: &Party) -> Role {
     match node {
         Party::MemoryNode(_) => Role::MemoryNode,

@@ -1,5 +1,5 @@
-//! Undo log: the replaced value of each change, so that changes of a refused command, or changes that could not be
-//! stored, can be undone.
+//! Undo log: the earlier value of each changed record, so that the changes of a refused command, or changes
+//! that could not be stored, can be undone.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use super::{Change, FabricState, Meta};
 
 type Undo = Box<dyn FnOnce(&mut FabricState) + Send>;
 
-/// Changes since a point in time: the steps that undo them, and the counters at that time.
+/// Steps that undo the changes since a point in time, and the counters at that time.
 pub(super) struct UndoLog {
     meta: Meta,
     steps: Vec<Undo>,
@@ -47,12 +47,11 @@ macro_rules! as_before {
 }
 
 impl UndoLog {
-    /// An empty log that begins with these counters.
     pub(super) fn new(meta: Meta) -> Self {
         Self { meta, steps: Vec::new() }
     }
 
-    /// True if nothing has changed since the beginning of the log, counters included.
+    /// Returns true if nothing has changed since the beginning of the log, counters included.
     pub(super) fn is_empty(&self, state: &FabricState) -> bool {
         self.steps.is_empty() && self.meta == state.meta
     }
@@ -68,10 +67,10 @@ impl UndoLog {
         state.meta = self.meta;
     }
 
-    /// Records a change. Called with each change before it is applied.
+    /// Records how to undo a change. Called with each change before it is applied.
     pub(super) fn note(&mut self, state: &FabricState, change: &Change) {
         let undo: Undo = match change {
-            // The counters are restored as a whole.
+            // Nothing to record: `take_back` restores all counters at once.
             Change::Meta(_) => return,
             Change::Replaced(before, _) => {
                 let before = before.clone();

@@ -1,31 +1,27 @@
-//! Identity and rights of a caller.
+//! A caller: the sender of a request to the manager, with its name for the event log and its rights.
 
 use cxloe_fabric::api::{Party, WhoAmI};
 use cxloe_fabric::model::{CnId, Digest};
 
 use crate::manager::access::{JoinedNode, TokenRecord};
 
-/// Rights that the caller's credentials give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallerRights {
-    /// No rights; with a reason if the credentials were invalid.
+    /// The request has no valid credentials; the text says why those that came were refused.
     Nothing(Option<&'static str>),
-    /// Right to look at everything.
+    /// Viewer: may read all state and change nothing.
     Look,
-    /// Right to look at everything, and to change the regions of the tenant's compute nodes.
+    /// Viewer that may also change the regions of its compute nodes.
     Tenant(Tenant),
-    /// All rights, as an administrator.
     Everything,
-    /// Rights of this joined node; for an FM client, those of the FM API.
+    /// A joined node may send commands about itself only; an FM client may use the FM API only.
     Node(JoinedNode),
-    /// Right to have a node join with this token.
+    /// A join token gives no right but to have one node join.
     Join(TokenRecord),
 }
 
-/// Compute nodes whose regions a tenant may change, and its quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
-    /// Compute nodes whose regions the tenant may change.
     pub compute_nodes: Vec<CnId>,
     /// Maximum total size of the regions of these compute nodes, in bytes; none: no limit.
     pub quota: Option<u64>,
@@ -34,11 +30,10 @@ pub struct Tenant {
 /// The sender of a request to the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Name of the caller in the event log.
+    /// Name of the caller in the event log, such as `uid 0` or `memory node mn0`.
     pub who: String,
-    /// Rights that the caller's credentials give.
     pub may: CallerRights,
-    /// Digest of the TLS key that the connection proved to possess.
+    /// Digest of the TLS key that the client proved to possess; `None` without a client certificate.
     pub proved: Option<Digest>,
     /// Time at which the credentials expire, in milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
@@ -48,7 +43,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// A caller without rights; `why` says what is invalid about its credentials.
+    /// Returns a caller without rights; `why` says what is invalid about its credentials.
     pub fn unauthenticated(why: Option<&'static str>) -> Self {
         Self {
             who: "nobody".to_owned(),
@@ -59,7 +54,7 @@ impl Caller {
         }
     }
 
-    /// A caller with all rights; `who` is its name in the event log.
+    /// Returns a caller with all rights; `who` is its name in the event log.
     pub fn admin(who: impl Into<String>) -> Self {
         Self {
             who: who.into(),
@@ -70,7 +65,7 @@ impl Caller {
         }
     }
 
-    /// The node that sends the request; `None` for other callers.
+    /// Returns the joined node that sent the request, or `None` if the caller is not a node.
     pub fn node(&self) -> Option<&Party> {
         match &self.may {
             CallerRights::Node(joined) => Some(&joined.node),
@@ -78,7 +73,7 @@ impl Caller {
         }
     }
 
-    /// Name of the caller's role or kind of node, for people.
+    /// Returns the caller's role, or its kind of node, as messages to people show it.
     pub fn role(&self) -> &'static str {
         match &self.may {
             CallerRights::Nothing(_) => "nobody",
@@ -94,7 +89,7 @@ impl Caller {
         }
     }
 
-    /// Answer to `GET /v1/whoami` from this caller.
+    /// Returns the answer to `GET /v1/whoami` for this caller.
     pub fn describe(&self) -> WhoAmI {
         let compute_nodes = match &self.may {
             CallerRights::Tenant(tenant) => tenant.compute_nodes.clone(),

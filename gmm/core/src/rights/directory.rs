@@ -1,6 +1,6 @@
-//! Mapping of credentials to callers. The directory follows the stored state: it receives each change after the commit,
-//! so no caller is admitted by a change that may still be undone. Sessions of browsers are kept here alone, and end
-//! with the process.
+//! Lookup of the caller by the credentials of a request. The directory receives a change of the state only
+//! after the commit, so no caller is admitted by a change that may still be undone. Browser sessions are kept
+//! in memory only: they end with the manager's process.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,24 @@ use super::caller::{Caller, CallerRights, Tenant};
 use crate::manager::access::{JoinedNode, TokenRecord};
 use crate::manager::{Change, FabricState};
 
-/// Validity of a browser's session, in milliseconds.
 pub(crate) const SESSION_MS: u64 = 12 * 3_600_000;
-/// Maximum number of sessions at a time; beyond it, the oldest ones end.
+/// Maximum number of browser sessions; a new one then ends the oldest.
 const SESSIONS_MAX: usize = 1024;
-/// Maximum number of sessions per token: a bearer that begins more ends only sessions of its own token.
+/// Maximum number of sessions per token, so that a bearer that logs in often ends no session but its own.
 const SESSIONS_OF_TOKEN_MAX: usize = 32;
 
-/// Credentials that come with a request.
+/// Credentials of one request, as the connection and its headers gave them.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence<'a> {
     /// Name of a caller that has all rights because its connection has no TLS and the manager no access control.
     pub unguarded: Option<String>,
-    /// Uid of the user at the other end of a Unix socket; true if that user is an administrator.
+    /// Uid of the peer of a Unix socket, and whether that user is an administrator.
     pub user: Option<(u32, bool)>,
     /// Digest of the TLS key in the client's certificate.
     pub tls: Option<Digest>,
-    /// The token given as `Authorization: Bearer`.
+    /// Text of the `Authorization: Bearer` header, not checked yet.
     pub bearer: Option<&'a str>,
-    /// The secret of a session, from a browser's cookie.
+    /// Secret of a browser session, from its cookie.
     pub session: Option<&'a str>,
 }
 
@@ -40,35 +39,36 @@ struct Session {
     expires_ms: u64,
 }
 
-/// Tokens, joined nodes and browser sessions, to look up callers in.
+/// Index of the stored tokens and joined nodes, with the browser sessions.
 #[derive(Debug, Default)]
 pub struct Directory {
     tokens: BTreeMap<String, TokenRecord>,
     joined: BTreeMap<Party, JoinedNode>,
     by_tls: BTreeMap<Digest, Party>,
-    /// Sessions by number, which grows: the first is the oldest.
+    /// Sessions by serial number: the first entry is the oldest session.
     sessions: BTreeMap<u64, Session>,
     last_session: u64,
 }
 
 impl Directory {
-    /// The directory of `state`, without sessions.
     pub fn new(state: &FabricState) -> Self {
         let mut directory = Self { tokens: state.tokens.clone(), ..Self::default() };
         state.joined.values().for_each(|joined| directory.joined(joined.clone()));
         directory
     }
 
-    /// Takes over a change that has been stored.
+    /// Applies a stored change. Changes of anything but tokens and joined nodes have no effect.
     pub fn follow(&mut self, change: &Change) {
         match change {
             Change::Token(token) => drop(self.tokens.insert(token.id.clone(), token.clone())),
             Change::TokenGone(id) => {
                 self.tokens.remove(id);
+                // A revoked token ends the browser sessions that were begun with it.
                 self.sessions.retain(|_, session| session.token != *id);
             }
             Change::Joined(joined) => self.joined(joined.clone()),
             Change::JoinedGone(node) => self.leave(node),
+            // The whole state was replaced, by a restore for one. Sessions whose token still exists continue.
             Change::Replaced(_, after) => {
                 let Self { sessions, last_session, .. } = std::mem::take(self);
                 *self = Self { sessions, last_session, ..Self::new(after) };
@@ -78,7 +78,7 @@ impl Directory {
         }
     }
 
-    /// True if the change is about a token or a joined node.
+    /// Returns true if [`Directory::follow`] has to receive this change.
     pub fn is_concerned(change: &Change) -> bool {
         matches!(
             change,
@@ -97,6 +97,7 @@ impl Directory {
     }
 
     fn leave(&mut self, node: &Party) {
+        // The key may have become another node's meanwhile: then the entry is no longer this node's.
         if let Some(former) = self.joined.remove(node)
             && self.by_tls.get(&former.tls) == Some(node)
         {
@@ -104,8 +105,8 @@ impl Directory {
         }
     }
 
-    /// The caller with these credentials. A token or session takes precedence over the connection: a caller that sends
-    /// a token has the token's rights, or none if the token is invalid.
+    /// Returns the caller with these credentials. A token or session takes precedence over the connection: a
+    /// request with an invalid token has no rights, even over a connection that alone would give some.
     pub fn caller(&self, evidence: &Evidence<'_>, now_ms: u64) -> Caller {
         let proved = evidence.tls;
         if let Some(bearer) = evidence.bearer {
@@ -145,6 +146,7 @@ impl Directory {
         let Ok(token) = text.parse::<Token>() else {
             return Caller::unauthenticated(Some("what was given for a token is none"));
         };
+        // The id finds the token; the digest proves the secret.
         let known = self.tokens.get(token.id()).filter(|known| known.digest.matches(&token.digest()));
         match known {
             Some(known) => borne(known, now_ms),
@@ -164,8 +166,8 @@ impl Directory {
         Caller { who: format!("{} in a browser", caller.who), ..caller }
     }
 
-    /// Begins a session for the bearer of a token with at least the right to look. Returns the caller, and the end of
-    /// the session.
+    /// Begins a browser session for the bearer of a token of role viewer, tenant or admin. Returns the caller
+    /// and the end of the session, which is no later than that of the token; `None` for another token.
     pub fn log_in(&mut self, token: &str, secret: &str, now_ms: u64) -> Option<(Caller, u64)> {
         let caller = self.bearer(token, now_ms);
         let ends_ms = caller.expires_ms?;
@@ -194,13 +196,12 @@ impl Directory {
         self.sessions.retain(|_, session| !session.secret.matches(&digest));
     }
 
-    /// The tokens, by id.
     pub fn tokens(&self) -> impl Iterator<Item = &TokenRecord> {
         self.tokens.values()
     }
 }
 
-/// The caller with the rights of this token; without rights if the token has expired.
+/// Returns the caller with the rights of this token, or without rights if the token has expired.
 fn borne(token: &TokenRecord, now_ms: u64) -> Caller {
     if !token.is_valid(now_ms) {
         return Caller::unauthenticated(Some("its token has ended"));

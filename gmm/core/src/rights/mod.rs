@@ -1,4 +1,4 @@
-//! Access control: decided without I/O, from the records of tokens and of joined nodes.
+//! Access control of the manager, decided without I/O from the stored tokens and joined nodes.
 //!
 //! ```text
 //!   connection (TLS key, uid)  \

@@ -1,5 +1,6 @@
-//! Conditions on the caller of a command, beyond those of the route: a node sends commands about itself only, with the
-//! addresses it joined with; a tenant or a compute node changes its own regions only.
+//! Check of a command against the caller's own nodes, regions and quota, after the check of the route's
+//! [`Right`](super::right::Right). A node sends commands about itself only, with the addresses that it joined
+//! with. A tenant or a compute node changes its own regions only.
 
 use cxloe_fabric::api::{Owner, Party};
 use cxloe_fabric::model::{CnId, Name};
@@ -9,25 +10,26 @@ use super::right::Denied;
 use crate::manager::access::JoinedNode;
 use crate::manager::{Command, Manager};
 
-/// The party that a command is about, which has to be the caller.
+/// Party whose command it has to be, if the caller is not an administrator.
 enum ConcernedParty<'a> {
-    /// The node that the command is about: it must send the command itself.
+    /// This node itself.
     Node(Party),
-    /// The owner of a region to be created, and the region's size in bytes.
+    /// The compute node that will own the new region; all copies of it together have this number of bytes.
     NewRegion(&'a Owner, u64),
-    /// The owner of the region of this name, whose agent alone may give the command.
+    /// The agent of the compute node that owns this region; a tenant may not send the command.
     Agent(&'a Name),
-    /// The owner of the region of this name; the number of bytes by which the region grows.
+    /// The owner of this region; the size in bytes that the region is to have, or 0 if the size does not
+    /// change.
     Region(&'a Name, u64),
-    /// The owner of the region of this name, and of a clone of it: this one, or the same.
+    /// The owner of the cloned region, and that of the clone; `None`: the clone has the same owner.
     Clone(&'a Name, Option<&'a Owner>),
-    /// The owner of the region of this name, and the compute node that gets it or may read it, if any.
+    /// The owner of this region, and the compute node that is to own or read it, if the command names one.
     Other(&'a Name, Option<&'a Owner>),
-    /// The owner of the region of this name; the number of copies that the region gets.
+    /// The owner of this region; the number of copies that the region is to have.
     Protect(&'a Name, u8),
-    /// A node that is to join; the join token was checked before.
+    /// The bearer of a join token, which was checked before.
     Join,
-    /// Only an administrator may give the command.
+    /// An administrator only.
     Administer,
 }
 
@@ -85,9 +87,11 @@ fn affair(command: &Command) -> ConcernedParty<'_> {
 /// Checks that `caller` may give `command` to `manager` in its present state.
 ///
 /// # Errors
-/// [`Denied`].
+/// [`Denied`] if the command is about another node or region, goes beyond the tenant's quota, or needs an
+/// administrator.
 pub fn permit(manager: &Manager, caller: &Caller, command: &Command) -> Result<(), Denied> {
     let denied = |what: &str| Err(Denied::forbidden(caller, what));
+    // Without access control, anyone who reaches the port could replace the key of a compute node.
     if let Command::RegisterComputeNode(node) = command
         && node.new_key
         && caller.unguarded
@@ -104,6 +108,7 @@ pub fn permit(manager: &Manager, caller: &Caller, command: &Command) -> Result<(
         }
         (CallerRights::Node(JoinedNode { node: Party::ComputeNode(cn), .. }), affair) => {
             let own = Tenant { compute_nodes: vec![*cn], quota: None };
+            // The owner's agent may report what a tenant may not: which copies of its region are in sync.
             let affair = match affair {
                 ConcernedParty::Agent(name) => ConcernedParty::Region(name, 0),
                 other => other,
@@ -117,7 +122,7 @@ pub fn permit(manager: &Manager, caller: &Caller, command: &Command) -> Result<(
     }
 }
 
-/// Checks that a node registers with the addresses with which it was admitted.
+/// Checks that a node registers with the addresses and the key that it joined with.
 fn as_joined(joined: &JoinedNode, command: &Command) -> Result<(), String> {
     if let Command::RegisterComputeNode(node) = command
         && node.new_key
@@ -153,7 +158,7 @@ fn of_tenant(manager: &Manager, tenant: &Tenant, affair: &ConcernedParty<'_>) ->
             Owner::CnId(cn) => Some(*cn),
             Owner::Name(_) => manager.known_compute_node(owner).ok().map(|node| node.cn_id),
         };
-        // If the name does not exist, the manager itself returns the error.
+        // The manager itself refuses an unknown name, with a better message than a denial.
         cn.map_or(Ok(()), owns)
     };
     let more = match affair {
@@ -192,6 +197,7 @@ fn of_tenant(manager: &Manager, tenant: &Tenant, affair: &ConcernedParty<'_>) ->
         },
         _ => return Err("its role does not allow it".to_owned()),
     };
+    // A command that takes no more memory is allowed even beyond the quota, as the release of a region is.
     let Some(quota) = tenant.quota.filter(|_| more > 0) else { return Ok(()) };
     let regions = manager.state().regions.values();
     let own = regions.filter(|region| tenant.compute_nodes.contains(&region.owner));

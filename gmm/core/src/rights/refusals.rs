@@ -1,30 +1,32 @@
-//! Selection of refused requests for the event log. Each entry costs a commit and displaces an older event, and a
-//! refused caller may send requests at any rate: so each caller gets one entry per hour, and the number of entries per
-//! hour is limited.
+//! Selection of the refused requests that get an entry in the event log. Each entry costs a commit and
+//! displaces an older event, and a refused caller can repeat its request at any rate. Each caller therefore
+//! gets one entry per hour, and the number of entries per hour is limited.
 
 use std::collections::BTreeMap;
 
-/// Time in which a caller gets at most one entry, and over which the entries of all callers are counted, in
-/// milliseconds.
+/// Period, in milliseconds, in which a caller gets at most one entry, and for which [`ENTRIES_MAX`] counts.
 const HOUR_MS: u64 = 3_600_000;
-/// Maximum number of entries per hour, for all callers together.
 const ENTRIES_MAX: usize = 60;
 
-/// Callers that were refused in the present hour.
+/// Counters of refused requests since the beginning of the present hour.
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// Beginning of the present hour, in milliseconds since the Unix epoch.
     began_ms: u64,
-    /// Refused requests since the caller's last entry, by caller. Each caller in the table has an entry in this hour.
+    /// Refused requests after the caller's entry, by caller. Each caller in the table has an entry in this
+    /// hour.
     refused: BTreeMap<String, u64>,
-    /// Refused requests without an entry: those of callers beyond the limit, and those of the hour before.
+    /// Refused requests that no entry covers yet: those of callers beyond the limit, and those of the hours
+    /// before.
     untold: u64,
 }
 
 impl Refusals {
-    /// Records a refused request of `who` at `now_ms`. If an entry is to be made, returns the number of refused
-    /// requests that it covers.
+    /// Records a refused request of `who`. Returns the number of requests that the entry to be written
+    /// covers, or `None` if no entry is due.
     pub fn refused(&mut self, who: &str, now_ms: u64) -> Option<u64> {
+        // A clock that was set back also begins a new hour: otherwise no entry would be written until the
+        // clock catches up.
         if now_ms.saturating_sub(self.began_ms) >= HOUR_MS || now_ms < self.began_ms {
             self.began_ms = now_ms;
             self.untold += std::mem::take(&mut self.refused).into_values().sum::<u64>();

@@ -1,44 +1,43 @@
-//! Right required by a route. Each route declares it; the OpenAPI document contains it.
+//! Right that a route requires of its caller. Each route declares one, and the OpenAPI document shows it.
 
 use cxloe_fabric::api::{ErrorCode, Party};
 
 use super::caller::{Caller, CallerRights};
 
-/// Credentials that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
-    /// No credentials: the route reveals nothing worth protecting.
+    /// No credentials are required: the route reveals nothing worth protecting.
     Anybody,
-    /// Any role, or any joined node.
+    /// Any role but a join token, or any joined node.
     Look,
-    /// The certificate of a memory node.
+    /// A joined memory node.
     MemoryNode,
-    /// The certificate of a compute node.
+    /// A joined compute node.
     ComputeNode,
-    /// The certificate of a node of either kind.
+    /// Any joined node, FM clients included.
     Node,
-    /// A token to join with.
+    /// A join token.
     Join,
-    /// The right to have regions: tenants, and compute nodes for themselves.
+    /// A tenant, for the regions of its compute nodes, or a compute node, for its own.
     Regions,
-    /// The role of an administrator.
     Administer,
 }
 
-/// A refusal: the action, the reason, and the remedy.
+/// Refusal of a request because of the caller's rights.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct Denied {
-    /// Kind of the failure, which determines the HTTP status.
+    /// Error code of the answer, which determines the HTTP status.
     pub code: ErrorCode,
-    /// Text for people: the action, the caller and the reason.
+    /// Message for people: the action, the caller and the reason.
     pub error: String,
-    /// Text for people: what to do.
+    /// Advice for people on how to get the right.
     pub hint: &'static str,
 }
 
 impl Denied {
-    /// A refusal for a caller that is known and lacks the right to `what`.
+    /// Returns the refusal of an action to a caller that lacks the right; a caller without credentials is
+    /// told to authenticate instead.
     pub fn forbidden(caller: &Caller, what: &str) -> Self {
         if let CallerRights::Nothing(why) = caller.may {
             return Self::unknown(why);
@@ -49,7 +48,7 @@ impl Denied {
         Self { code: ErrorCode::Forbidden, error, hint }
     }
 
-    /// A refusal for a caller that is unknown.
+    /// Returns the refusal for a caller without valid credentials.
     fn unknown(why: Option<&str>) -> Self {
         let error = match why {
             Some(why) => format!("the caller is not authenticated: {why}"),
@@ -63,7 +62,6 @@ impl Denied {
 }
 
 impl Right {
-    /// Name of the right in the OpenAPI document.
     pub fn name(self) -> &'static str {
         match self {
             Self::Anybody => "anybody",
@@ -77,10 +75,10 @@ impl Right {
         }
     }
 
-    /// Checks that `caller` meets this requirement.
+    /// Checks that `caller` meets this requirement. An administrator meets every requirement.
     ///
     /// # Errors
-    /// [`Denied`].
+    /// [`Denied`] with the role or kind of node that is required.
     pub fn check(self, caller: &Caller) -> Result<(), Denied> {
         let (has, what) = match (self, &caller.may) {
             (Self::Anybody, _) | (_, CallerRights::Everything) => (true, ""),

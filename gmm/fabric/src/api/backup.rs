@@ -23,7 +23,8 @@ impl fmt::Debug for AuthorityPem {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BackupAuthority {
-    /// The authority by which nodes know this fabric's manager; none if the manager serves without TLS.
+    /// The authority by which nodes authenticate this fabric's manager; none if the manager serves without
+    /// TLS.
     pub authority: Option<AuthorityPem>,
 }
 
@@ -37,18 +38,18 @@ pub struct RestoreStore {
     /// True to restore even the backup of another fabric.
     #[serde(default)]
     pub other_fabric: bool,
-    /// The authority of the fabric that was backed up, from `GET /v1/backup/authority`. It takes the place of the
+    /// The authority of the fabric that was backed up, from `GET /v1/backup/authority`. It replaces the
     /// manager's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority: Option<AuthorityPem>,
-    /// True to restore even if nodes will not accept the manager: the backup's authority is neither given nor the
-    /// manager's.
+    /// True to restore although nodes will refuse the manager, because the backup's authority is neither
+    /// given nor the manager's.
     #[serde(default)]
     pub without_authority: bool,
 }
 
 impl RestoreStore {
-    /// A request to restore `backup`, of this fabric and its authority.
+    /// Returns a request to restore `backup`, which has to be of this fabric and its authority.
     pub fn new(backup: String) -> Self {
         Self { backup, other_fabric: false, authority: None, without_authority: false }
     }
@@ -58,12 +59,12 @@ impl RestoreStore {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RestoredStore {
-    /// The watermark of the replaced state.
+    /// The watermark of the state that the backup replaced.
     pub before: Watermark,
     /// The watermark in the backup. Nodes that have seen later changes do not follow until these are given up.
     pub restored: Watermark,
     /// The watermark after the restoration.
     pub now: Watermark,
-    /// True if the given authority took the place of the manager's.
+    /// True if the given authority replaced the manager's.
     pub authority: bool,
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::regions::{Owner, wait_ms_default};
 use crate::model::{ByteSize, LogicalDevice, Name, UnbindOption};
 
-/// Request to set capacity aside for logical devices `first`, `first + 1` … of a memory node.
+/// Request to reserve capacity for logical devices `first`, `first + 1` … of a memory node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -16,7 +16,7 @@ pub struct SetLdAllocations {
     pub reserved: Vec<ByteSize>,
 }
 
-/// Request to bind a logical device to a compute node: its set-aside capacity becomes a region of that node.
+/// Request to bind a logical device to a compute node: its reserved capacity becomes a region of that node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -37,7 +37,7 @@ pub struct Bind {
     pub wait_ms: u64,
 }
 
-/// Request to unbind a logical device from its compute node, and to take away every region with a part on it.
+/// Request to unbind a logical device from its compute node, and to destroy every region with a part on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -46,7 +46,7 @@ pub struct Unbind {
     pub memory_node: Name,
     /// LD-ID: 0 to 15.
     pub ld: u16,
-    /// Condition of the release by the compute node.
+    /// Condition on which the compute node releases the LD.
     #[serde(default = "managed")]
     pub option: UnbindOption,
     /// Maximum wait for the compute node to release its regions, in milliseconds.
@@ -71,7 +71,7 @@ pub struct LogicalDeviceStatus {
     /// Number of the memory node's port of that switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u32>,
-    /// Size in bytes: the set-aside capacity, or the bytes of the LD's regions if these are more.
+    /// Size in bytes: the reserved capacity, or the bytes of the LD's regions if these are more.
     pub capacity: u64,
     /// Bytes of the LD's regions that are not being destroyed.
     pub used_bytes: u64,

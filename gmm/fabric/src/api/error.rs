@@ -56,14 +56,14 @@ pub enum ErrorCode {
     NodeRefused,
     /// The manager is overloaded or shutting down. 503
     Unavailable,
-    /// The manager lost the lead or its store, or ended, while it carried the request out: it may have been done, and may
-    /// not. 503
+    /// The manager lost the lead or its store, or ended, while it carried the request out: the request may or
+    /// may not have been done. 503
     MayBeDone,
     /// The store or a backup cannot be written, for a reason other than a full disk. 500
     StoreFailed,
     /// Not enough free memory on reachable memory nodes. 507
     NoSpace,
-    /// The store cannot be written, since its disk is full or fails. Changes are refused until it can. 507
+    /// The store cannot be written, because its disk is full or fails. Changes are refused until it can. 507
     StoreFull,
     /// The request comes from a browser's page of another origin, or of another name for this address. 403
     ForeignOrigin,
@@ -79,7 +79,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// HTTP status that an answer with this code has.
+    /// Returns the HTTP status of an answer with this code.
     pub const fn http_status(self) -> u16 {
         match self {
             Self::NotLeader => 307,

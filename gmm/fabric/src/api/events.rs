@@ -43,7 +43,7 @@ pub struct EventsQuery {
 pub struct Events {
     /// Number of the oldest event still kept. If above `after + 1`, the events between were removed.
     pub oldest: u64,
-    /// Number of the newest event.
+    /// Number of the newest event in the log; 0 before the first.
     pub newest: u64,
     /// Number of the last examined event: the next request continues after it.
     pub through: u64,
@@ -55,7 +55,7 @@ pub struct Events {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventsGap {
-    /// Number of the first removed event.
+    /// Number of the first event that was removed.
     pub first: u64,
     /// Number of the last removed event.
     pub last: u64,

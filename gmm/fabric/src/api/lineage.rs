@@ -37,7 +37,7 @@ impl fmt::Display for Party {
 pub struct Held {
     /// The compute node for which the memory is mapped.
     pub compute_node: CnId,
-    /// Name of the region, if the node has recorded it: compute nodes have.
+    /// Name of the region, if the node records it, as compute nodes do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<Name>,
     /// Creation time of the region in milliseconds since the Unix epoch, which distinguishes it from a later region of
@@ -62,7 +62,7 @@ pub struct NotFollowed {
     pub holds: Vec<Held>,
 }
 
-/// A node that does not follow this manager, since the store lacks changes that the node has seen.
+/// A node that does not follow this manager, because the store lacks changes that the node has seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RefusedNode {
@@ -120,7 +120,6 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// Total size of the orphans, in bytes.
     pub fn bytes(&self) -> u64 {
         self.orphans.iter().map(Mapping::bytes).sum()
     }

@@ -1,5 +1,5 @@
-//! Bodies of the overview: a summary of the fabric for people, small enough to be requested every second, and a page of
-//! the regions, which the manager searches and sorts, since there may be a hundred thousand.
+//! Bodies of the overview: a summary of the fabric for people, small enough to be requested every second, and
+//! a page of the regions. The manager searches and sorts these, because there may be a hundred thousand.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::model::{CnId, DeviceKind, Health, Mac, Name, RegionState};
 
 /// Default number of regions in one [`RegionsPage`].
 pub const REGIONS_PER_PAGE_DEFAULT: u64 = 100;
-/// Maximum number of regions in one [`RegionsPage`].
+/// Maximum number of regions in one [`RegionsPage`], whatever the limit in the query.
 pub const REGIONS_PER_PAGE_MAX: u64 = 1000;
 
 /// Summary of the fabric for people: all nodes, and totals of the regions.
@@ -40,7 +40,7 @@ pub struct Overview {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryNodeOverview {
-    /// Name of the memory node.
+    /// Name of the memory node, which is its identity.
     pub name: Name,
     /// Number of the memory node, which determines its port in the FM API.
     pub index: u32,
@@ -52,7 +52,7 @@ pub struct MemoryNodeOverview {
     pub mtu: u32,
     /// Reachable if the node has sent a message within the node time-out.
     pub health: Health,
-    /// Bytes of the whole extents of its pool.
+    /// Bytes of the whole extents of the node's pool.
     pub pool_bytes: u64,
     /// Size of an extent, the unit of allocation, in bytes.
     pub extent_bytes: u64,
@@ -72,7 +72,8 @@ pub struct MemoryNodeOverview {
     /// replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<String>,
-    /// Arrival time of the node's latest report, in milliseconds since the Unix epoch; none since this manager leads.
+    /// Arrival time of the node's latest report, in milliseconds since the Unix epoch; none if no report has
+    /// arrived since this manager leads.
     pub reported_ms: Option<u64>,
     /// Counters from that report; none if it contains no counters.
     pub traffic: Option<Traffic>,
@@ -114,7 +115,7 @@ pub struct Traffic {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComputeNodeOverview {
-    /// CN id of the compute node.
+    /// CN id of the compute node: the source address of its frames.
     pub cn_id: CnId,
     /// Name of the compute node; none until it registers with one.
     pub name: Option<Name>,
@@ -171,7 +172,7 @@ pub struct RegionsQuery {
     pub limit: Option<u64>,
 }
 
-/// Sort order of regions.
+/// Sort order of the regions on a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -213,9 +214,9 @@ pub struct RegionSummary {
     pub growing: u64,
     /// Present state of the region, as in its record.
     pub state: RegionState,
-    /// Interleave ways requested.
+    /// Interleave ways that the user has requested.
     pub ways: Ways,
-    /// Interleave granularity requested.
+    /// Interleave granularity that the user has requested.
     pub granularity: Granularity,
     /// Number of the region's HDM decoders.
     pub decoders: u64,

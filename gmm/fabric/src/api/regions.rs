@@ -1,4 +1,4 @@
-//! Bodies of requests about regions.
+//! Bodies of requests about regions: creation, growth, protection, moves, shares, clones and destruction.
 
 use serde::{Deserialize, Serialize};
 
@@ -91,12 +91,12 @@ impl std::fmt::Display for CreateRegion {
 }
 
 impl CreateRegion {
-    /// A region of `size` bytes for `owner`, with defaults.
+    /// Returns a request for a region of `size` bytes for `owner`, with defaults for all else.
     pub fn new(name: Name, size: u64, owner: impl Into<Owner>) -> Self {
         Self { name: Some(name), ..Self::nameless(size, owner) }
     }
 
-    /// A region as from [`new`](Self::new), whose name the manager chooses.
+    /// Returns a request as from [`new`](Self::new) for a region whose name the manager chooses.
     pub fn nameless(size: u64, owner: impl Into<Owner>) -> Self {
         Self {
             name: None,
@@ -206,7 +206,7 @@ pub struct DestroyRegion {
 }
 
 impl DestroyRegion {
-    /// The query string of the request, without the question mark.
+    /// Returns the query string of the request, without the question mark.
     pub fn query(&self) -> String {
         let created = self.created_ms.map_or_else(String::new, |ms| format!("&created_ms={ms}"));
         format!("force={}&wait_ms={}{created}", self.force, self.wait_ms)
@@ -238,16 +238,17 @@ pub struct ProtectRegion {
     pub wait_ms: u64,
 }
 
-/// Request to give a region to another compute node, or to stop doing so. The content stays where it is.
+/// Request to move a region to another compute node, or to stop the move. The content stays where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MoveRegion {
-    /// The compute node that becomes the owner once the present owner has released the region; none: the present owner
-    /// keeps it.
+    /// The compute node that becomes the owner once the present owner has released the region; none: the
+    /// present owner keeps the region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Owner>,
-    /// True to move the region although its owner's agent is unreachable: changes that it has not written back are lost.
+    /// True to move the region although its owner's agent is unreachable: changes that the agent has not
+    /// written back are lost.
     #[serde(default)]
     pub force: bool,
     /// Maximum wait for the region to be usable at its new owner, in milliseconds.
@@ -260,7 +261,8 @@ pub struct MoveRegion {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SealRegion {
-    /// True to seal the region although its owner's agent is unreachable: changes that it has not written back are lost.
+    /// True to seal the region although its owner's agent is unreachable: changes that the agent has not
+    /// written back are lost.
     #[serde(default)]
     pub force: bool,
     /// Maximum wait for the region to be sealed, in milliseconds.
@@ -268,14 +270,14 @@ pub struct SealRegion {
     pub wait_ms: u64,
 }
 
-/// Request to let a further compute node read a sealed region, or to stop that.
+/// Request to let a further compute node read a sealed region, or to end the share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ShareRegion {
-    /// The compute node that may read.
+    /// The compute node that may read the region.
     pub with: Owner,
-    /// True to let it read no longer.
+    /// True to end the share.
     #[serde(default)]
     pub end: bool,
     /// User id on that compute node that may read; none: every user of its agent.
@@ -293,17 +295,17 @@ pub struct ShareRegion {
 pub struct CloneRegion {
     /// Name of the new region, unique in the fabric.
     pub name: Name,
-    /// The compute node that will use the new region; none: the owner of the other one.
+    /// The compute node that will use the new region; none: the owner of the cloned region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// User id on that compute node that may use the new region; none: as for the other one.
+    /// User id on that compute node that may use the new region; none: as for the cloned region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// True for a snapshot: the new region is sealed.
     #[serde(default)]
     pub sealed: bool,
-    /// True to clone the region although its owner's agent is unreachable: changes that it has not written back are not
-    /// in the new region.
+    /// True to clone the region although its owner's agent is unreachable: changes that the agent has not
+    /// written back are not in the new region.
     #[serde(default)]
     pub force: bool,
     /// Maximum wait for the new region to be usable, in milliseconds.
@@ -311,14 +313,16 @@ pub struct CloneRegion {
     pub wait_ms: u64,
 }
 
-/// Request to move the parts of a region on one memory node to another, or to stop doing so. The region stays usable.
+/// Request to move the parts of a region on one memory node to another, or to stop the move. The region stays
+/// usable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RelocateRegion {
     /// The memory node that the parts are on.
     pub from: Name,
-    /// The memory node that they move to; none: stop moving parts from `from`, and keep what has not moved.
+    /// The memory node that the parts move to; none: stop moving parts from `from`, and keep what has not
+    /// moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Name>,
     /// Maximum wait for the parts to have moved, in milliseconds.
@@ -331,11 +335,11 @@ pub struct RelocateRegion {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LegsStale {
-    /// Number of the agent's registration, from the answer to it.
+    /// Number of the agent's registration, from the answer to the registration.
     pub registration: u64,
     /// Address of the memory node: its first port.
     pub mac: Mac,
-    /// Epoch of the region that the agent has.
+    /// Epoch of the region, as the agent has received it.
     pub epoch: u64,
 }
 
@@ -344,13 +348,13 @@ pub struct LegsStale {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LegsFilled {
-    /// Number of the agent's registration, from the answer to it.
+    /// Number of the agent's registration, from the answer to the registration.
     pub registration: u64,
     /// Address of the memory node: its first port.
     pub mac: Mac,
     /// First CMem byte address of the leg.
     pub cmem_base: u64,
-    /// Epoch of the region that the agent has.
+    /// Epoch of the region, as the agent has received it.
     pub epoch: u64,
 }
 

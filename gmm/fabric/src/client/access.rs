@@ -7,17 +7,11 @@ use crate::api::{CreateToken, Join, Joined, Party, Renew, TokenCreated, TokenSta
 
 impl Client {
     /// Creates a token: `POST /v1/tokens`.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn create_token(&self, token: &CreateToken) -> Result<TokenCreated, ClientError> {
         self.call(Method::POST, "/v1/tokens", "create a token", Some(token), 0).await
     }
 
     /// Lists the tokens that are not revoked, without their secrets.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn tokens(&self) -> Result<Vec<TokenStatus>, ClientError> {
         self.get("/v1/tokens", "list tokens").await
     }
@@ -41,9 +35,6 @@ impl Client {
     }
 
     /// Requests a new certificate for the node that this client belongs to.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn renew(&self, renew: &Renew) -> Result<Joined, ClientError> {
         self.call(Method::POST, "/v1/renew", "renew a certificate", Some(renew), 0).await
     }

@@ -1,4 +1,4 @@
-//! Calls about backups of the manager's store.
+//! Calls about backups: taking one of the manager's store or of its authority, and restoring.
 
 use reqwest::Method;
 
@@ -7,18 +7,12 @@ use crate::api::{AuthorityPem, BackupAuthority, RestoreStore, RestoredStore};
 
 impl Client {
     /// Returns a backup of the manager's store, as text. The authority of the fabric is not in it.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn backup(&self) -> Result<Vec<u8>, ClientError> {
         let taken = self.exchange(Method::GET, "/v1/backup", "back the store up", None::<&()>, 0).await?;
         Ok(taken.1)
     }
 
     /// Returns the authority by which nodes know the manager; `None` if it serves without TLS.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn backup_authority(&self) -> Result<Option<AuthorityPem>, ClientError> {
         let BackupAuthority { authority } =
             self.get("/v1/backup/authority", "back the fabric's authority up").await?;

@@ -1,4 +1,4 @@
-//! Calls about compute nodes.
+//! Calls about compute nodes: registration, sync, quota, reset.
 
 use reqwest::Method;
 
@@ -22,8 +22,8 @@ impl Client {
         self.call(Method::POST, "/v1/compute-nodes", &asked, Some(node), 0).await
     }
 
-    /// Sends a sign of life of the compute node, reports released regions, and waits up to `sync.wait_ms` for a change
-    /// to its regions.
+    /// Sends the regular message of a compute node, with released regions, and waits up to `sync.wait_ms` for
+    /// a change to its regions.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_registered` if another registration has replaced this one or the manager
@@ -39,9 +39,6 @@ impl Client {
     }
 
     /// Lists every recorded compute node, ordered by CN id.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn compute_nodes(&self) -> Result<Vec<ComputeNode>, ClientError> {
         self.get("/v1/compute-nodes", "list compute nodes").await
     }

@@ -1,4 +1,4 @@
-//! Calls about the event log and the manager itself.
+//! Calls that read the event log and the manager's health.
 
 use reqwest::Method;
 
@@ -31,9 +31,6 @@ impl Client {
     }
 
     /// Returns the manager's health, and the numbers of its nodes and regions.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn health(&self) -> Result<ManagerHealth, ClientError> {
         self.get("/v1/health", "tell its health").await
     }

@@ -7,24 +7,19 @@ use crate::api::{AdoptFabric, NotFollowed, Orphans, RefusedNode, ReleaseOrphans,
 use crate::model::Name;
 
 impl Client {
-    /// Lists the nodes that do not follow this manager, since its store lacks changes that they have seen.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
+    /// Lists the nodes that do not follow this manager, because its store lacks changes that they have seen.
     pub async fn refused_nodes(&self) -> Result<Vec<RefusedNode>, ClientError> {
         self.get("/v1/refused", "list refused nodes").await
     }
 
     /// Reports that a node does not follow this manager, and the memory that the node holds.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn not_followed(&self, said: &NotFollowed) -> Result<(), ClientError> {
         let asked = format!("record that {} does not follow", said.node);
         self.exchange(Method::POST, "/v1/refused", &asked, Some(said), 0).await.map(drop)
     }
 
-    /// Gives up histories that refused nodes have seen and this manager's store does not contain.
+    /// Gives up histories that refused nodes have seen and this manager's store lacks, so that the nodes
+    /// follow.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found` if no refused node has seen one of them.
@@ -33,9 +28,6 @@ impl Client {
     }
 
     /// Reports memory that a memory node holds although it belongs to no region.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn report_orphans(&self, node: &Name, report: &ReportOrphans) -> Result<(), ClientError> {
         let (path, asked) = (format!("/v1/memory-nodes/{node}/orphans"), format!("report orphans of {node}"));
         self.exchange(Method::POST, &path, &asked, Some(report), 0).await.map(drop)

@@ -1,4 +1,4 @@
-//! Calls about logical devices and their bindings.
+//! Calls about logical devices: listing, binding and unbinding.
 
 use reqwest::{Method, StatusCode};
 
@@ -16,10 +16,7 @@ pub enum Unbound {
 }
 
 impl Client {
-    /// Every logical device that has capacity or is bound, by memory node and LD-ID.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
+    /// Lists every logical device that has capacity or is bound, by memory node and LD-ID.
     pub async fn logical_devices(&self) -> Result<Vec<LogicalDeviceStatus>, ClientError> {
         self.get("/v1/logical-devices", "list logical devices").await
     }

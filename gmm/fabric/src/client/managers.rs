@@ -1,5 +1,5 @@
-//! Choice of the manager for a request, if there are several: the leader, once a manager has named it; else the manager
-//! that answered last; if that one does not answer, the next in the list.
+//! Choice of the manager for a request, if there are several: the leader, once a manager has named it; or
+//! else the manager that answered last; or else, if that one does not answer, the next in the list.
 //!
 //! A request is sent again only if it cannot be carried out twice: it was never sent, a manager that does not lead
 //! answered it, or it only reads. Otherwise the caller gets an error, and its next request goes to the next manager.
@@ -24,17 +24,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT_SEVERAL: Duration = Duration::from_secs(3);
 /// Error text of `hyper` when the peer answers plain HTTP with a TLS alert.
 const NO_HTTP: &str = "invalid HTTP version parsed";
-/// Maximum number of redirections of one request.
 const REDIRECTS_MAX: usize = 4;
 
 #[derive(Debug, Clone)]
 struct ManagerAddress {
     http: reqwest::Client,
-    /// The manager's URL as it appears in messages.
+    /// The manager's URL, as messages show it.
     url: String,
     /// The part of request URLs before the path.
     base: String,
-    /// The token to send with each request.
+    /// Token to send with each request; `None` over plain HTTP.
     token: Option<String>,
 }
 
@@ -68,8 +67,8 @@ impl ManagerAddress {
         Ok(Self { http, url: url.to_owned(), base, token })
     }
 
-    /// The error for a failed exchange if it shows that this user may not use the socket, or that the peer uses the other
-    /// scheme, HTTP or HTTPS; `reason` is its innermost cause.
+    /// Returns a more precise error for a failed exchange, if its innermost cause `reason` shows that this
+    /// user may not use the socket, or that the peer uses the other scheme, HTTP or HTTPS.
     fn known_failure(&self, error: &reqwest::Error, reason: &str) -> Option<Unanswered> {
         if self.url.starts_with("unix:") && is_denied(error) {
             return Some(Unanswered::NotPermitted(self.url.clone()));
@@ -108,20 +107,20 @@ impl ManagerAddress {
     }
 }
 
-/// A request for the leading manager.
+/// Request that only the leading manager can answer.
 #[derive(Debug)]
 pub struct LeaderRequest<'a, B> {
-    /// HTTP method; it tells whether the request only reads.
+    /// HTTP method, by which a request that only reads is recognised.
     pub method: Method,
     /// Path and query, without scheme and host.
     pub path: &'a str,
-    /// The body, which is sent as JSON.
+    /// Body to be sent as JSON.
     pub body: Option<&'a B>,
     /// Time that the manager may wait before it answers, in milliseconds.
     pub wait_ms: u64,
 }
 
-/// Answer of a manager, of any status.
+/// Answer of a manager, whether or not its status is an error.
 #[derive(Debug)]
 pub struct LeaderAnswer {
     /// URL of the manager that gave the answer.
@@ -134,7 +133,6 @@ pub struct LeaderAnswer {
     leaderless: bool,
 }
 
-/// The managers of a fabric, as a client addresses them.
 #[derive(Debug)]
 pub struct Managers {
     /// The URL or URLs as given, separated by commas.
@@ -148,21 +146,21 @@ pub struct Managers {
     patience: Option<Box<dyn Patience>>,
 }
 
-/// A client's way to wait for a leader; this crate has no clock.
+/// Pauses of a client while no manager leads. The caller implements them, because this crate has no clock.
 pub trait Patience: std::fmt::Debug + Send + Sync {
-    /// A pause before a request is sent again, for which no manager leads for this reason; `tries` is the number of tries
-    /// until now. `None`: the failure is reported.
+    /// Returns the pause before a request is sent again. `reason` says why no manager leads, and `tries` is
+    /// the number of tries until now. `None`: the failure is reported.
     fn pause(&self, reason: &str, tries: u32) -> Option<Pause>;
 }
 
-/// A pause of a client.
+/// Future that completes at the end of a pause.
 pub type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Managers {
-    /// The managers at `urls`, separated by commas.
+    /// Creates a client of the managers at `urls`, separated by commas.
     ///
     /// # Errors
-    /// [`ClientError::BadUrl`].
+    /// [`ClientError::BadUrl`] if one of `urls` is not the URL of a manager.
     pub fn new(urls: &str, credentials: Credentials) -> Result<Self, ClientError> {
         let place = |url: &str| ManagerAddress::new(url.trim(), &credentials);
         let places = urls.split(',').map(place).collect::<Result<_, _>>()?;
@@ -176,18 +174,18 @@ impl Managers {
         })
     }
 
-    /// These managers; requests for which none leads are repeated as `patience` says.
+    /// Adds pauses: while no manager leads, requests are repeated as `patience` says.
     pub fn with_patience(self, patience: Box<dyn Patience>) -> Self {
         Self { patience: Some(patience), ..self }
     }
 
-    /// The URLs as they were given.
+    /// Returns the URLs as they were given, separated by commas.
     pub fn urls(&self) -> &str {
         &self.urls
     }
 
-    /// Sends a request to the leader, and to the next manager where that is safe; waits for a leader if this client has
-    /// patience.
+    /// Sends a request to the leader, and to the next manager if that is safe. With `patience`, waits for a
+    /// leader.
     ///
     /// # Errors
     /// The reason why no manager has answered.
@@ -198,7 +196,7 @@ impl Managers {
             let asked = self.ask_once(request, &mut elects).await;
             let reason = match &asked {
                 Ok(answer) if answer.leaderless => leaderless_reason(&answer.body),
-                // One manager that does not answer is no election.
+                // A single manager that does not answer is down. Of several, another one may soon be elected.
                 Err(Unanswered::Because(reason)) if elects => reason.clone(),
                 _ => return asked,
             };
@@ -210,7 +208,8 @@ impl Managers {
         }
     }
 
-    /// As [`ask`](Self::ask), without patience. Sets `elects` if a manager pointed to a leader.
+    /// Sends a request as [`ask`](Self::ask) does, without pauses. Sets `elects` if a manager pointed to a
+    /// leader.
     async fn ask_once(
         &self,
         request: &LeaderRequest<'_, impl Serialize>,
@@ -260,6 +259,8 @@ impl Managers {
                     let reason = causes(&error);
                     known = known.or_else(|| asked.known_failure(&error, &reason));
                     let reason = if several { format!("{}: {reason}", asked.url) } else { reason };
+                    // The manager may have carried the request out, so only a request that reads is sent to
+                    // another one.
                     if !error.is_connect() && request.method != Method::GET && known.is_none() {
                         self.current.fetch_add(1, Ordering::Relaxed);
                         return Err(Unanswered::Sent(reason));
@@ -271,7 +272,7 @@ impl Managers {
                 }
             }
         }
-        // The lack of a leader explains the failure better than managers that do not answer.
+        // That no manager leads explains the failure better than that some do not answer.
         leaderless.ok_or_else(|| known.unwrap_or_else(|| Unanswered::Because(reasons.join("; "))))
     }
 
@@ -284,7 +285,7 @@ impl Managers {
     }
 }
 
-/// Whether the kernel refused a connection to this user.
+/// Returns true if the kernel refused a connection to this user.
 fn is_denied(error: &reqwest::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -297,7 +298,7 @@ fn is_denied(error: &reqwest::Error) -> bool {
     false
 }
 
-/// The reason in a manager's answer that no manager leads.
+/// Returns the reason in a manager's answer why no manager leads.
 fn leaderless_reason(body: &[u8]) -> String {
     let body = serde_json::from_slice::<ErrorBody>(body).ok();
     body.map_or_else(|| "no manager leads".to_owned(), |body| body.error)

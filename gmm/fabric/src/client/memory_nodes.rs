@@ -1,4 +1,4 @@
-//! Calls about memory nodes.
+//! Calls about memory nodes: registration, sync, draining, capacity of logical devices.
 
 use reqwest::Method;
 
@@ -23,8 +23,8 @@ impl Client {
         self.call(Method::POST, "/v1/memory-nodes", &asked, Some(node), 0).await
     }
 
-    /// Sends a sign of life of the memory node with results of commands, and waits up to `sync.wait_ms` for new
-    /// commands.
+    /// Sends the regular message of a memory node, with results of commands, and waits up to `sync.wait_ms`
+    /// for new commands.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_registered` if another registration has replaced this one or the manager
@@ -40,9 +40,6 @@ impl Client {
     }
 
     /// Lists every registered memory node, ordered by name.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn memory_nodes(&self) -> Result<Vec<MemoryNodeStatus>, ClientError> {
         self.get("/v1/memory-nodes", "list memory nodes").await
     }
@@ -58,7 +55,7 @@ impl Client {
         self.exchange(Method::DELETE, &path, &asked, None::<&()>, 0).await.map(drop)
     }
 
-    /// Begins to move all parts of regions from a memory node to others (`true`), or stops doing so.
+    /// Begins to move all parts of regions from a memory node to others (`true`), or stops the moves.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`.
@@ -69,7 +66,7 @@ impl Client {
         self.exchange(Method::POST, &path, &asked, None::<&()>, 0).await.map(drop)
     }
 
-    /// Sets capacity aside for logical devices of a memory node. Returns all logical devices of that node.
+    /// Reserves capacity for logical devices of a memory node. Returns all logical devices of that node.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, with `bad_request` (LD-IDs, multiples of 256 MiB, more than is
@@ -85,9 +82,6 @@ impl Client {
     }
 
     /// Lists the sessions between compute nodes and memory nodes, from the memory nodes' latest reports.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn sessions(&self) -> Result<Vec<Session>, ClientError> {
         self.get("/v1/sessions", "list sessions").await
     }

@@ -1,4 +1,4 @@
-//! Calls about regions.
+//! Calls about regions: creation, growth, protection, moves, shares, clones and destruction.
 
 use reqwest::{Method, StatusCode};
 
@@ -24,31 +24,23 @@ impl Client {
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `no_space`, `over_quota`, `name_in_use`, `not_found` (owner), `bad_request`
-    /// (size, ways, granularity), `node_refused` (a memory node could not map it; the region is taken down again).
+    /// (size, ways, granularity), `node_refused` (a memory node could not map the region, which is destroyed
+    /// again).
     pub async fn create_region(&self, create: &CreateRegion) -> Result<Region, ClientError> {
         self.call(Method::POST, "/v1/regions", &create.to_string(), Some(create), create.wait_ms).await
     }
 
     /// Lists every region in any state, ordered by name.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn regions(&self) -> Result<Vec<Region>, ClientError> {
         self.get("/v1/regions", "list regions").await
     }
 
     /// Lists every region, ordered by name, with the progress of those being destroyed.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn region_statuses(&self) -> Result<Vec<RegionStatus>, ClientError> {
         self.get("/v1/regions", "list regions").await
     }
 
     /// Returns a summary of the fabric, with the number of regions per state.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
     pub async fn overview(&self) -> Result<Overview, ClientError> {
         self.get("/v1/overview", "show the overview").await
     }
@@ -90,12 +82,11 @@ impl Client {
         self.call(Method::POST, &format!("/v1/regions/{name}/grow"), &asked, Some(grow), grow.wait_ms).await
     }
 
-    /// Has the owner of a region release it, and waits up to `options.wait_ms` for that. A region that is `releasing`
-    /// when the wait ends becomes `disabled` without further calls. Its content is kept.
+    /// Asks the owner of a region to release the region, and waits up to `options.wait_ms`. A region that is
+    /// `releasing` when the wait ends becomes `disabled` without further calls. Its content is kept.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, also if the region of that name was not created at
-    /// `options.created_ms`, or with `wrong_state` if it is not in use.
+    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` if the region is not in use.
     pub async fn disable_region(&self, name: &Name, options: DisableRegion) -> Result<Region, ClientError> {
         let path = format!("/v1/regions/{name}/disable?wait_ms={}", options.wait_ms);
         self.call(Method::POST, &path, &format!("disable region {name}"), None::<&()>, options.wait_ms).await
@@ -110,12 +101,12 @@ impl Client {
         self.call(Method::POST, &path, &format!("enable region {name}"), None::<&()>, 0).await
     }
 
-    /// Maps a `lost` region again, and waits up to `options.wait_ms` for its memory nodes. The content of the lost legs
-    /// is given up: they contain zeros.
+    /// Maps a `lost` region again, and waits up to `options.wait_ms` for its memory nodes. The content of the
+    /// lost legs is given up: they contain zeros.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, also if the region of that name was not created at
-    /// `options.created_ms`, or with `wrong_state` if the region is not lost or a memory node of it is unreachable.
+    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` if the region is not lost or a
+    /// memory node of it is unreachable.
     pub async fn reset_region(&self, name: &Name, options: ResetRegion) -> Result<Region, ClientError> {
         let path = format!("/v1/regions/{name}/reset?wait_ms={}", options.wait_ms);
         self.call(Method::POST, &path, &format!("reset region {name}"), None::<&()>, options.wait_ms).await
@@ -133,8 +124,9 @@ impl Client {
         self.call(Method::POST, &path, &asked, Some(protect), protect.wait_ms).await
     }
 
-    /// Gives a region to another compute node, or stops doing so, and waits up to `order.wait_ms` until it is usable
-    /// there. The present owner's agent writes back and releases it first; nothing is copied.
+    /// Moves a region to another compute node, or stops the move, and waits up to `order.wait_ms` until the
+    /// region is usable there. The present owner's agent writes back and releases the region first; nothing
+    /// is copied.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `over_quota`.
@@ -146,8 +138,8 @@ impl Client {
         self.call(Method::POST, &format!("/v1/regions/{name}/move"), &asked, Some(order), order.wait_ms).await
     }
 
-    /// Seals a region, and waits up to `order.wait_ms` until every memory node refuses writes. The owner's agent writes
-    /// back and releases it first, and then attaches it again, to be read only.
+    /// Seals a region, and waits up to `order.wait_ms` until every memory node refuses writes. The owner's
+    /// agent writes back and releases the region first, and then attaches it again, to be read only.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state`.
@@ -156,8 +148,8 @@ impl Client {
         self.call(Method::POST, &path, &format!("seal region {name}"), Some(order), order.wait_ms).await
     }
 
-    /// Lets a further compute node read a sealed region, or stops that, and waits up to `order.wait_ms` for the memory
-    /// nodes.
+    /// Lets a further compute node read a sealed region, or ends the share, and waits up to `order.wait_ms`
+    /// for the memory nodes.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `limit_reached`.
@@ -174,15 +166,16 @@ impl Client {
     /// used. The owner of a region in use writes back and releases it first, and then attaches it again.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `region_exists`, `no_space`, `over_quota`.
+    /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `name_in_use`, `no_space`, `over_quota`.
     pub async fn clone_region(&self, name: &Name, order: &CloneRegion) -> Result<Region, ClientError> {
         let asked = format!("clone region {name} as {}", order.name);
         let path = format!("/v1/regions/{name}/clone");
         self.call(Method::POST, &path, &asked, Some(order), order.wait_ms).await
     }
 
-    /// Moves the parts of a region on one memory node to another while it is used, or stops doing so, and waits up to
-    /// `relocate.wait_ms` for that. The owner's agent copies them, as long as it runs, also after the wait.
+    /// Moves the parts of a region on one memory node to another while the region is used, or stops the move,
+    /// and waits up to `relocate.wait_ms`. The owner's agent copies the parts while it runs, also after the
+    /// wait.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `no_space`.

@@ -21,7 +21,6 @@ pub enum TargetType {
     HostOnly,
 }
 
-/// The control register's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Control {
     /// Interleave granularity, bits 3:0 (IG).
@@ -41,7 +40,6 @@ pub struct Control {
 }
 
 impl Control {
-    /// Encodes the register: 32 bits.
     pub fn bits(self) -> u32 {
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         u32::from(self.granularity.ig())

@@ -13,15 +13,12 @@ pub struct Granularity {
     ig: u8,
 }
 
-/// An invalid interleave granularity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GranularityError {
-    /// Not a valid number of bytes.
     #[error(
         "`{0}` is not a possible interleave granularity; choose a power of two from 256 to 16384 bytes (256, 512, 1K, 2K, 4K, 8K, 16K)"
     )]
     Bytes(String),
-    /// Not a valid encoding.
     #[error("{0:#x} encodes no interleave granularity; IG is 0 to 6, for 256 bytes to 16 KiB")]
     Encoding(u8),
 }
@@ -38,7 +35,6 @@ impl Granularity {
     /// The coarsest granularity, 16 KiB.
     pub const MAX: Granularity = Granularity { ig: IG_MAX };
 
-    /// All values, finest first.
     pub fn all() -> impl Iterator<Item = Granularity> {
         (0..=IG_MAX).map(|ig| Granularity { ig })
     }

@@ -63,7 +63,7 @@ impl<T> Default for Slot<T> {
     }
 }
 
-/// The decoders of one component.
+/// The decoders of one component; `T` identifies a target.
 #[derive(Debug, Clone)]
 pub struct DecoderSet<T> {
     slots: Vec<Slot<T>>,
@@ -71,10 +71,10 @@ pub struct DecoderSet<T> {
 }
 
 impl<T: PartialEq> DecoderSet<T> {
-    /// `count` free decoders whose bases and sizes are multiples of `unit` bytes.
+    /// Creates `count` free decoders whose bases and sizes are multiples of `unit` bytes.
     ///
     /// # Errors
-    /// [`DecoderError::ZeroUnit`].
+    /// [`DecoderError::ZeroUnit`] if `unit` is 0.
     pub fn new(count: usize, unit: u64) -> Result<DecoderSet<T>, DecoderError> {
         if unit == 0 {
             return Err(DecoderError::ZeroUnit);
@@ -134,7 +134,7 @@ impl<T: PartialEq> DecoderSet<T> {
         Ok(())
     }
 
-    /// Makes the commit of decoder `index` final: only [`reset`](Self::reset) undoes it.
+    /// Locks the committed decoder `index`, so that only [`reset`](Self::reset) uncommits it.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`], [`DecoderError::NotCommitted`].
@@ -152,12 +152,11 @@ impl<T: PartialEq> DecoderSet<T> {
         self.slots.fill_with(Slot::default);
     }
 
-    /// Number of decoders that the component has, in any state.
     pub fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// State of the decoder with number `index`, from 0.
+    /// Returns the state of decoder `index`.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`].
@@ -171,7 +170,7 @@ impl<T: PartialEq> DecoderSet<T> {
         })
     }
 
-    /// Program of decoder `index`; none while it is free.
+    /// Returns the program of decoder `index`; `None` while it is free.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`].
@@ -179,7 +178,7 @@ impl<T: PartialEq> DecoderSet<T> {
         Ok(self.slot(index)?.program.as_ref())
     }
 
-    /// The control register of decoder `index`; none while it is free.
+    /// Returns the control register of decoder `index`; `None` while it is free.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`].
@@ -196,8 +195,8 @@ impl<T: PartialEq> DecoderSet<T> {
         }))
     }
 
-    /// First DPA of the share of decoder `index` in its device: the sum of the shares and skips of all lower decoders
-    /// and of its own skip.
+    /// Returns the first DPA of the share of decoder `index` in its device: the sum of the shares and skips
+    /// of all lower decoders and of its own skip.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`], [`DecoderError::NotProgrammed`] for this one or a lower one,
@@ -214,7 +213,7 @@ impl<T: PartialEq> DecoderSet<T> {
         Ok(base)
     }
 
-    /// Target and DPA of the byte at `hpa`; none if no committed decoder claims the address.
+    /// Returns target and DPA of the byte at `hpa`; `None` if no committed decoder claims the address.
     pub fn decode(&self, hpa: u64) -> Option<Hit<'_, T>> {
         // Committed decoders come first in the list, ordered by base.
         let committed = self.slots.iter().take_while(|slot| slot.committed);

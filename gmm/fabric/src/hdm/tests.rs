@@ -32,7 +32,7 @@ fn worked_examples() {
         (2, 16 << 10, &[(0xC123, 1, 0x4123)]),
     ];
     for (ways, granularity, bytes) in examples {
-        // 12 GiB is a multiple of every number of ways and takes all offsets.
+        // 12 GiB is a multiple of every number of ways, and contains the offsets of all examples.
         let size = if ways == 4 { 4 * GIB } else { 12 * GIB };
         for base in [0, 16 * GIB] {
             let decoder = decoder(base, size, ways, granularity);
@@ -56,7 +56,7 @@ fn the_edges_of_a_range() {
     assert_eq!(four.encode(4, 0), None);
     assert_eq!(four.encode(0, GIB), None);
     assert_eq!(four.encode(u32::MAX, u64::MAX), None);
-    // The last range of the address space.
+    // This range ends at the last address, 2^64 - 1.
     let last = decoder(0_u64.wrapping_sub(3 * GIB), 3 * GIB, 3, 256);
     assert_eq!(last.check(0, UNIT_CXL), Ok(()));
     assert_eq!(last.decode(u64::MAX), Some((2, GIB - 1)));
@@ -72,7 +72,7 @@ fn any_granularity() -> impl Strategy<Value = Granularity> {
     prop::sample::select(Granularity::all().collect::<Vec<_>>())
 }
 
-/// A decoder that complies with all rules for units of 2 MiB.
+/// Generates decoders that comply with all rules for units of 2 MiB.
 fn valid_decoder() -> impl Strategy<Value = Decoder> {
     (any_ways(), any_granularity(), 0..1_u64 << 20, 1..1_u64 << 12).prop_map(
         |(ways, granularity, base, share)| Decoder {
@@ -92,7 +92,7 @@ proptest! {
         let (position, dpa) = decoder.decode(hpa).unwrap();
         prop_assert!(position < decoder.ways.count() && dpa < decoder.share());
         prop_assert_eq!(decoder.encode(position, dpa), Some(hpa));
-        // Computed from the definition, not from bit fields of the address.
+        // This computation follows the definition, without bit fields of the address.
         let (offset, grain, ways) =
             (hpa - decoder.base, u64::from(decoder.granularity.bytes()), u64::from(decoder.ways.count()));
         prop_assert_eq!(u64::from(position), offset / grain % ways);
@@ -107,7 +107,7 @@ proptest! {
         prop_assert_eq!(decoder.decode(hpa), Some((position, dpa)));
     }
 
-    /// Every byte of a whole range, not only samples: the DPAs of each position are contiguous.
+    /// In every byte of a whole range, not only in samples, the DPAs of each position are contiguous.
     #[test]
     fn shares_are_dense(ways in any_ways(), granularity in any_granularity(), turns in 1_u64..5) {
         let size = turns * u64::from(ways.count() * granularity.bytes());
@@ -131,8 +131,8 @@ proptest! {
     }
 }
 
-/// The rules of a set as an independent model: a list of (program, committed, locked), and plain arithmetic in 128
-/// bits.
+/// Independent model of the rules of a set: a list of (program, committed, locked), and plain arithmetic in
+/// 128 bits.
 #[derive(Default)]
 struct Model {
     slots: Vec<(Option<Program<u8>>, bool, bool)>,
@@ -196,7 +196,7 @@ enum Step {
 
 const UNIT: u64 = 4096;
 
-/// Programs most of which comply with the rules; each rule is violated by some.
+/// Generates programs that mostly comply with the rules, and sometimes violate each rule.
 fn any_program() -> impl Strategy<Value = Program<u8>> {
     let number = |likely: std::ops::Range<u64>| {
         prop_oneof![
@@ -211,7 +211,7 @@ fn any_program() -> impl Strategy<Value = Program<u8>> {
     ];
     (number(0..200), number(0..49), any_ways(), any_granularity(), number(0..2), targets, 0..10).prop_map(
         |(base, size, ways, granularity, skip, mut targets, odd)| {
-            // Mostly whole shares, since otherwise few programs could be committed.
+            // Most sizes are whole shares; otherwise few programs could be committed.
             let turn = u64::from(ways.count()) * UNIT.max(u64::from(granularity.bytes()));
             let size = if odd > 1 { size.div_ceil(turn).checked_mul(turn).unwrap_or(size) } else { size };
             if odd > 0 {
@@ -250,7 +250,7 @@ proptest! {
                     }
                 }
                 Step::Commit(index) => {
-                    // A committed decoder stays committed: nothing that it depends on can change.
+                    // A committed decoder stays committed, because nothing that it depends on can change.
                     let may = model.may_commit(index);
                     let said = set.commit(index);
                     prop_assert_eq!(said.is_ok(), may, "{:?}", said);
@@ -280,7 +280,7 @@ proptest! {
                     model.slots.fill((None, false, false));
                 }
             }
-            // Exactly one decoder claims each committed range.
+            // Each committed range must be claimed by exactly one decoder.
             for (index, (program, committed, _)) in model.slots.iter().enumerate() {
                 let Some(Program { decoder, targets, .. }) = program else { continue };
                 if !committed {
@@ -301,7 +301,7 @@ fn program(decoder: Decoder) -> Program<u8> {
     Program { decoder, skip: 0, targets: (0..decoder.ways.count() as u8).collect() }
 }
 
-/// A set whose decoder 0 is committed: 16 GiB to 20 GiB over four targets.
+/// Returns a set whose decoder 0 is committed: 16 GiB to 20 GiB over four targets.
 fn set_with_one() -> DecoderSet<u8> {
     let mut set = DecoderSet::new(3, UNIT_CXL).unwrap();
     set.program(0, program(decoder(16 * GIB, 4 * GIB, 4, 1 << 10))).unwrap();
@@ -353,7 +353,7 @@ fn each_rule_has_a_name() {
     let skip = 0_u64.wrapping_sub(UNIT_CXL);
     assert_eq!(refusal(Program { skip, ..good }), DecoderError::DpaWraps { index });
 
-    // Units smaller than the granularity.
+    // Units may be smaller than the granularity.
     let mut fine = DecoderSet::new(1, 4096).unwrap();
     fine.program(0, program(decoder(0, 16 << 10, 4, 16 << 10))).unwrap();
     let (size, granularity) = (16 << 10, Granularity::MAX);

@@ -32,13 +32,10 @@ pub enum Ways {
     Twelve = 10,
 }
 
-/// An invalid number of interleave ways.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WaysError {
-    /// Not a valid number of ways.
     #[error("`{0}` is not a possible number of interleave ways; choose 1, 2, 3, 4, 6, 8, 12 or 16")]
     Count(String),
-    /// Not a valid encoding.
     #[error(
         "{0:#x} encodes no interleave ways; IW is 0 to 4 (1, 2, 4, 8, 16 ways) or 8 to 10 (3, 6, 12 ways)"
     )]
@@ -46,7 +43,6 @@ pub enum WaysError {
 }
 
 impl Ways {
-    /// All values, fewest first.
     pub const ALL: [Ways; 8] =
         [Self::One, Self::Two, Self::Three, Self::Four, Self::Six, Self::Eight, Self::Twelve, Self::Sixteen];
     /// Maximum number of targets of a decoder.

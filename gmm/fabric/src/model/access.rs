@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cx1.<id>.<secret>.<hash of the manager's authority>
-//!        |     |         `- whom to trust: the authority (CA) that signs the manager's certificate
+//!        |     |         `- hash of the authority (CA) that signs the manager's certificate: the bearer trusts it
 //!        |     `- 32 random bytes; the manager keeps their hash only
 //!        `- names the token in lists and logs
 //! ```
@@ -49,7 +49,8 @@ impl Role {
     pub const ALL: [Self; 6] =
         [Self::Admin, Self::Tenant, Self::Viewer, Self::MemoryNode, Self::ComputeNode, Self::FmClient];
 
-    /// True if a token of this role serves to join one node or FM client, after which it cannot be used again.
+    /// Returns true if a token of this role serves to join one node or FM client, after which it cannot be
+    /// used again.
     pub fn joins(self) -> bool {
         matches!(self, Self::MemoryNode | Self::ComputeNode | Self::FmClient)
     }
@@ -73,7 +74,6 @@ impl fmt::Display for Role {
     }
 }
 
-/// A text that is not the name of a role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no role `{0}`; roles are admin, tenant, viewer, mn, cn, fm")]
 pub struct RoleError(pub String);
@@ -86,18 +86,18 @@ impl FromStr for Role {
     }
 }
 
-/// A SHA-256 hash, written in hexadecimal.
+/// A SHA-256 hash; in JSON and logs, in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Computes the hash of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// True if both hashes are equal; compares in constant time.
+    /// Returns true if both hashes are equal. Compares in constant time, so that the duration reveals nothing
+    /// of a secret.
     pub fn matches(&self, other: &Self) -> bool {
         let differing = self.0.iter().zip(&other.0).fold(0, |all, (own, theirs)| all | (own ^ theirs));
         std::hint::black_box(differing) == 0
@@ -143,14 +143,13 @@ pub struct Token {
     authority: Digest,
 }
 
-/// A text that is not a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this is not a token; `gmm token create` prints one, which begins with `cx1.`")]
 pub struct TokenError;
 
 impl Token {
-    /// A new token of the manager whose authority's certificate has this hash; `random` must come from the operating
-    /// system.
+    /// Creates a token of the manager whose authority's certificate has this hash. `random` must come from
+    /// the operating system.
     pub fn new(random: [u8; 36], authority: Digest) -> Self {
         let (mut id, mut secret) = (String::new(), [0; 32]);
         for byte in &random[..ID_LETTERS / 2] {
@@ -160,22 +159,21 @@ impl Token {
         Self { id, secret, authority }
     }
 
-    /// Identifier of the token, which is not secret.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Hash of the token's secret, which the manager stores.
+    /// Returns the hash of the token's secret, which the manager stores in place of the secret.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.secret)
     }
 
-    /// Hash of the certificate of the manager's authority, which the token's bearer trusts.
+    /// Returns the hash of the certificate of the manager's authority, which the token's bearer trusts.
     pub fn authority(&self) -> Digest {
         self.authority
     }
 
-    /// The whole token as text, including its secret.
+    /// Returns the whole token as text, including its secret.
     pub fn reveal(&self) -> String {
         let (secret, authority) =
             (URL_SAFE_NO_PAD.encode(self.secret), URL_SAFE_NO_PAD.encode(self.authority.0));

@@ -17,7 +17,7 @@ pub struct ClearedLog {
 }
 
 impl ClearedLog {
-    /// Key of the log: switch, port, number of the log.
+    /// Returns the key of the log: switch, port, number of the log.
     pub fn place(&self) -> (u32, Option<u8>, u8) {
         (self.switch, self.port, self.log)
     }

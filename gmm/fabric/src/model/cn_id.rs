@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 /// A text that is not an Ethernet address, or an address that no station can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MacError {
-    /// Not six two-digit hexadecimal octets.
+    /// The text is not six two-digit hexadecimal octets.
     #[error(transparent)]
     Syntax(#[from] ParseMacError),
-    /// All zeros, broadcast or multicast: no station sends from it.
+    /// Address of all zeros, broadcast or multicast, from which no station sends.
     #[error(
         "{0} cannot be the address of a station: use a unicast address (an even first octet, not all zeros)"
     )]
@@ -28,7 +28,7 @@ pub enum MacError {
 pub struct CnId(Mac);
 
 impl CnId {
-    /// The CN id of the station with this address.
+    /// Returns the CN id of the station with this address.
     ///
     /// # Errors
     /// [`MacError::NotUnicast`] for the zero address and for group addresses.
@@ -37,12 +37,11 @@ impl CnId {
         if mac.is_unicast() { Ok(Self(mac)) } else { Err(MacError::NotUnicast(mac)) }
     }
 
-    /// The CN id as an Ethernet address.
     pub const fn mac(self) -> Mac {
         self.0
     }
 
-    /// The six octets, in wire order.
+    /// Returns the six octets in the order in which they are sent.
     pub const fn octets(self) -> [u8; 6] {
         self.0.octets()
     }

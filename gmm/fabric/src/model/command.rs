@@ -1,6 +1,7 @@
-//! Commands of the manager to a memory node, and the node's results. The commands to a node are numbered without gaps
-//! and carried out in order; a repeated command changes nothing. A node stores the highest [`Watermark`] it has seen on
-//! its disk and refuses commands with a lower one, so a superseded manager cannot change anything.
+//! Commands of the manager to a memory node, and the node's results. The commands to a node are numbered
+//! without gaps and carried out in order; a repeated command changes nothing. A node stores the highest
+//! [`Watermark`] that it has seen on its disk, and refuses commands with a lower one. A superseded manager
+//! therefore cannot change anything.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,17 +31,17 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl Watermark {
-    /// A watermark without a run's number.
     pub const fn new(term: u64, revision: u64) -> Self {
         Self { term, revision, run: 0 }
     }
 
-    /// True if this watermark precedes `other`, by term first. Meaningful only for watermarks of one store.
+    /// Returns true if this watermark precedes `other`, by term first. Meaningful only for watermarks of one
+    /// store.
     pub fn is_before(self, other: Self) -> bool {
         (self.term, self.revision) < (other.term, other.revision)
     }
 
-    /// True if this watermark is a later revision of the same run as `other`, or equal to `other`.
+    /// Returns true if this watermark is a later revision of the same run as `other`, or equal to `other`.
     pub fn is_further_on_than(self, other: Self) -> bool {
         (self.term, self.run) == (other.term, other.run) && self.revision >= other.revision
     }
@@ -64,7 +65,7 @@ pub struct NodeCommand {
 }
 
 impl NodeCommand {
-    /// Term and revision of the delivery, to compare with the highest watermark seen.
+    /// Returns term and revision of the delivery, to compare with the highest watermark seen.
     pub fn watermark(&self) -> Watermark {
         Watermark::new(self.term, self.revision)
     }
@@ -88,8 +89,9 @@ pub enum NodeAction {
     Share(Share),
     /// Serve the further compute node no longer: wait until every worker has passed a batch boundary without it.
     Unshare(Share),
-    /// Map extents with the content that another mapping of the node has at this moment. They are served at once, and
-    /// filled page by page: the content stays that of the moment, whatever becomes of the other mapping.
+    /// Map extents with the content that another mapping of the node has at this moment. They are served at
+    /// once, and filled page by page: later writes to the other mapping, or its removal, do not change their
+    /// content.
     Clone(CloneCmem),
 }
 
@@ -100,7 +102,7 @@ pub struct CloneCmem {
     /// The new mapping.
     #[serde(flatten)]
     pub mapping: Mapping,
-    /// The mapping whose content it gets, with as many extents.
+    /// The mapping whose content the new one gets; it has as many extents.
     pub source: Mapping,
     /// Incarnation of the pool that contains the content; a pool of another incarnation refuses the command.
     pub incarnation: u64,
@@ -123,7 +125,7 @@ pub struct Share {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HandOver {
-    /// The mapping from now on.
+    /// The mapping for the new owner.
     #[serde(flatten)]
     pub mapping: Mapping,
     /// The mapping before: the same extents for another compute node.
@@ -133,8 +135,8 @@ pub struct HandOver {
 }
 
 impl NodeAction {
-    /// The mapping that the action adds or removes; of a hand-over or a clone, the one that it adds, and of a share the
-    /// owner's.
+    /// Returns the mapping that the action adds or removes; for a hand-over or a clone, the one that it adds,
+    /// and for a share the owner's.
     pub fn mapping(&self) -> &Mapping {
         match self {
             Self::MapCmem(mapping) | Self::UnmapCmem(mapping) => mapping,
@@ -169,7 +171,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Length of the mapped CMem in bytes.
     pub fn bytes(&self) -> u64 {
         self.extents.len() * self.extent_bytes
     }
@@ -179,7 +180,7 @@ impl Mapping {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CommandResult {
-    /// Number of the command.
+    /// Number of the command that was carried out or failed.
     pub seq: u64,
     /// The reason of the failure; `None`: the command was carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -187,12 +188,10 @@ pub struct CommandResult {
 }
 
 impl CommandResult {
-    /// The result of command `seq`, which was carried out.
     pub fn done(seq: u64) -> Self {
         Self { seq, error: None }
     }
 
-    /// The result of command `seq`, which failed for the reason `error`.
     pub fn failed(seq: u64, error: impl Into<String>) -> Self {
         Self { seq, error: Some(error.into()) }
     }

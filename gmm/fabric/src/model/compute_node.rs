@@ -1,6 +1,6 @@
-//! Record of a compute node. It includes the allocated CMem addresses, so that none is reused before every request for
-//! it has ended. The record is removed by order of a user once the node has no regions, or when other nodes need its
-//! place.
+//! Record of a compute node. It includes the allocated CMem addresses, so that none is reused before every
+//! request for it has ended. The record is removed by order of a user once the node has no regions, or when
+//! the table is full and another node registers.
 
 use core::net::SocketAddr;
 
@@ -48,7 +48,8 @@ pub struct ComputeNode {
     /// Ranges of CMem that were allocated and are not in use, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retired: Vec<Retired>,
-    /// The latest event such that every request which the agent made before it received the event has ended.
+    /// Number of the latest event for which this holds: every request that the agent made before it received
+    /// the event has ended.
     #[serde(default)]
     pub quiet: u64,
     /// Number of the latest event that changed the node's regions or held or released the node.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CnId, Name, Protection, RegionState, Role, UnbindOption};
 
-/// One entry of the log.
+/// One entry of the event log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
@@ -205,7 +205,7 @@ pub enum EventKind {
     TokenCreated {
         /// Identifier of the new token.
         token: String,
-        /// The rights of its bearer.
+        /// The rights of the token's bearer.
         role: Role,
     },
     /// An administrator revoked a token.
@@ -243,7 +243,8 @@ pub enum EventKind {
         /// Name of the FM client that lost its access.
         fm_client: Name,
     },
-    /// A request was refused. One entry per caller in an hour, and a limit for all.
+    /// A request was refused. Each caller has at most one entry per hour, and the number of entries per hour
+    /// is limited.
     AccessRefused {
         /// Method and path of the refused request.
         what: String,
@@ -257,11 +258,11 @@ pub enum EventKind {
     },
     /// An event log of the FM API was cleared; the fabric's log keeps its entries.
     LogCleared {
-        /// Number of the switch.
+        /// Number of the FM API switch, from 0.
         switch: u32,
         /// Number of the log: 0 informational, 1 warning, 2 failure, 3 fatal, 4 dynamic capacity.
         log: u8,
-        /// Number of the last cleared event.
+        /// Number of the last cleared event in the fabric's log.
         through: u64,
     },
     /// Legs of a mirrored region on one memory node became stale: they lack content that the other copy has.
@@ -274,7 +275,7 @@ pub enum EventKind {
         memory_node: Name,
         /// Epoch of the region after the change.
         epoch: u64,
-        /// The reason of the change.
+        /// The reason why the legs became stale.
         reason: String,
     },
     /// A stale leg was filled: it is in sync again.
@@ -290,7 +291,7 @@ pub enum EventKind {
     },
     /// The requested protection of a region changed.
     ProtectionChanged {
-        /// Name of the region.
+        /// Name of the region whose protection changed.
         region: Name,
         /// CN id of the region's owner.
         owner: CnId,
@@ -299,34 +300,34 @@ pub enum EventKind {
     },
     /// A copy of a part of a region is being made on another memory node.
     SpareAdded {
-        /// Name of the region.
+        /// Name of the region that gets the copy.
         region: Name,
         /// CN id of the region's owner.
         owner: CnId,
         /// Name of the memory node that the new leg is on.
         memory_node: Name,
-        /// Name of the memory node whose leg it replaces; none for an additional copy.
+        /// Name of the memory node whose leg the new one replaces; none for an additional copy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         replaces: Option<Name>,
     },
     /// No memory node has room for the missing copy of a region. The manager tries again when room appears.
     SpareMissing {
-        /// Name of the region.
+        /// Name of the region that lacks a copy.
         region: Name,
         /// CN id of the region's owner.
         owner: CnId,
         /// The reason why no copy can be placed.
         reason: String,
     },
-    /// Parts of a region began to move from one memory node to another, or stopped doing so.
+    /// Parts of a region began to move from one memory node to another, or the move was stopped.
     RegionRelocating {
-        /// Name of the region.
+        /// Name of the region whose parts move.
         region: Name,
         /// CN id of the region's owner.
         owner: CnId,
         /// Name of the memory node that the parts are on.
         memory_node: Name,
-        /// Name of the memory node that they move to; none: what has not moved stays.
+        /// Name of the memory node that the parts move to; none: what has not moved stays.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<Name>,
     },
@@ -342,29 +343,29 @@ pub enum EventKind {
     },
     /// A region has another owner: its content stays where it is.
     RegionMoved {
-        /// Name of the region.
+        /// Name of the region that moved.
         region: Name,
-        /// CN id of the region's owner.
+        /// CN id of the region's present owner.
         owner: CnId,
-        /// CN id of the owner before.
+        /// CN id of the former owner.
         from: CnId,
     },
     /// A further compute node may read a sealed region.
     RegionShared {
-        /// Name of the region.
+        /// Name of the sealed region.
         region: Name,
         /// CN id of the region's owner.
         owner: CnId,
-        /// CN id of the compute node that may read.
+        /// CN id of the compute node that may read the region.
         reader: CnId,
     },
     /// A compute node may no longer read a sealed region of another.
     RegionUnshared {
-        /// Name of the region.
+        /// Name of the sealed region.
         region: Name,
         /// CN id of the region's owner.
         owner: CnId,
-        /// CN id of the compute node that could read.
+        /// CN id of the compute node that could read the region.
         reader: CnId,
     },
 }
@@ -469,12 +470,11 @@ impl EventKind {
         }
     }
 
-    /// Name of the kind in JSON, as in [`LABELS`](Self::LABELS).
     pub fn label(&self) -> &'static str {
         Self::LABELS[self.index()]
     }
 
-    /// Name of the memory node that the event is about.
+    /// Returns the name of the memory node that the event is about.
     pub fn memory_node(&self) -> Option<&Name> {
         match self {
             Self::MemoryNodeRegistered { memory_node, .. }
@@ -501,7 +501,8 @@ impl EventKind {
         }
     }
 
-    /// CN id of the compute node that the event is about; for an event about a region, its owner.
+    /// Returns the CN id of the compute node that the event is about; for an event about a region, its
+    /// owner's.
     pub fn compute_node(&self) -> Option<CnId> {
         match self {
             Self::ComputeNodeRegistered { compute_node, .. }
@@ -532,7 +533,6 @@ impl EventKind {
         }
     }
 
-    /// Name of the region that the event is about.
     pub fn region(&self) -> Option<&Name> {
         match self {
             Self::MemoryNodeRefused { region, .. }

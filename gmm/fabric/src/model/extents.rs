@@ -27,27 +27,25 @@ impl Extents {
         self.0.iter().map(|run| run.count).sum()
     }
 
-    /// True for the empty set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The runs, in order.
     pub fn runs(&self) -> &[ExtentRun] {
         &self.0
     }
 
-    /// The index of every extent, in order.
+    /// Returns the index of every extent, in the order in which the extents back the range.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(|run| run.first..run.first + run.count)
     }
 
-    /// True if the last run ends where `first` begins.
+    /// Returns true if the last run ends where `first` begins.
     pub fn ends_before(&self, first: u64) -> bool {
         self.0.last().is_some_and(|last| last.first + last.count == first)
     }
 
-    /// Appends a run; it merges with the last one if it is adjacent. An empty run adds nothing.
+    /// Appends a run, merged with the last one if the two are adjacent. An empty run adds nothing.
     pub fn push(&mut self, run: ExtentRun) {
         if run.count == 0 {
             return;

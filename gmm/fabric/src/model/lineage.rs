@@ -33,7 +33,7 @@ impl LeaderTerm {
     }
 }
 
-/// Error: the manager's store lacks what this node has seen.
+/// The manager's store lacks what this node has seen, so the node does not follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the manager's store, at term {}, revision {}, does not have what this node has seen, term {}, revision {}: it is an older \
@@ -51,12 +51,12 @@ pub struct Lacking {
 /// Checks that a store at `own` with these terms [`contains`] `seen`.
 ///
 /// # Errors
-/// [`Lacking`].
+/// [`Lacking`] if it does not.
 pub fn check(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> Result<(), Lacking> {
     if contains(terms, own, seen) { Ok(()) } else { Err(Lacking { seen, own }) }
 }
 
-/// True if a store at `own` with these terms, by ascending term, contains every change up to `seen`.
+/// Returns true if a store at `own` with these terms, by ascending term, contains every change up to `seen`.
 ///
 /// For a `seen` without a run's number, only term and revision are compared.
 pub fn contains(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
@@ -64,14 +64,14 @@ pub fn contains(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
         return seen.term <= own.term && seen.revision <= own.revision;
     }
     let last = match terms.iter().position(|leader| leader.is_of(seen)) {
-        // The term ends before the first revision of the next one.
+        // A term ends before the first revision of the next one.
         Some(at) => terms.get(at + 1).map_or(own.revision, |next| next.first.saturating_sub(1)),
         None => 0,
     };
     seen.revision <= last || terms.iter().any(|leader| leader.adopts(seen))
 }
 
-/// The part of `terms` that [`contains`] needs to decide about `seen`, and the latest term.
+/// Returns the part of `terms` that [`contains`] needs to decide about `seen`, and the latest term.
 pub fn excerpt<'a>(terms: impl Iterator<Item = &'a LeaderTerm>, seen: Watermark) -> Vec<LeaderTerm> {
     let (mut found, mut after) = (Vec::new(), false);
     let mut terms = terms.peekable();
@@ -98,7 +98,8 @@ mod tests {
         LeaderTerm { term, run, first, adopted: Vec::new() }
     }
 
-    /// Result of [`contains`], after asserting that the excerpt gives the same result as the whole lineage.
+    /// Returns the result of [`contains`], after asserting that the excerpt gives the same result as the
+    /// whole lineage.
     fn holds(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
         let whole = contains(terms, own, seen);
         assert_eq!(contains(&excerpt(terms.iter(), seen), own, seen), whole, "{seen:?} in {terms:?}");
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_store_that_was_put_back_never_grows_into_the_one_that_was_lost() {
-        // A copy from revision 9; the lost store continued in run 22, up to revision 15.
+        // A store was copied at revision 9; the lost store continued in run 22, up to revision 15.
         let seen = at(2, 22, 15);
         let mut terms = vec![leader(1, 11, 1)];
         for start in 0..40 {
@@ -129,7 +130,7 @@ mod tests {
             assert!(!holds(&terms, own, seen), "after start {start}");
             assert!(holds(&terms, own, at(1, 11, 9)), "who has not seen what was lost goes on");
         }
-        // A copy from the middle of the run that the node saw.
+        // The copy is from the middle of the run that the node saw.
         let terms = [leader(2, 22, 10), leader(3, 1000, 13), leader(4, 1001, 40)];
         assert!(!holds(&terms, at(4, 1001, 80), seen) && holds(&terms, at(4, 1001, 80), at(2, 22, 12)));
     }

@@ -86,17 +86,17 @@ pub struct Binding {
     pub unbinding: Option<Unbinding>,
 }
 
-/// An unbinding under way.
+/// An unbinding that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unbinding {
-    /// Condition of the release.
+    /// Condition on which the compute node releases the LD.
     pub option: UnbindOption,
     /// Bytes of the LD's regions when the unbinding began, from which the released percentage is computed.
     pub total: u64,
 }
 
-/// Condition of the release when unbinding (Unbind vPPB, 5202h).
+/// Condition on which a compute node releases an LD (Unbind vPPB, 5202h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

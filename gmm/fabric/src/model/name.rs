@@ -39,7 +39,6 @@ impl Name {
         }
     }
 
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

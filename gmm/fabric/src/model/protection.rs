@@ -37,7 +37,6 @@ impl Protection {
         }
     }
 
-    /// True for a region with one copy.
     pub(crate) fn is_none(&self) -> bool {
         *self == Self::None
     }

@@ -30,7 +30,7 @@ pub struct Qos {
 }
 
 impl Qos {
-    /// The controls of a memory node for which none were set.
+    /// Returns the default controls, for a memory node for which none were set.
     pub fn new(memory_node: Name) -> Self {
         Self {
             memory_node,

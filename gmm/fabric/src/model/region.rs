@@ -38,7 +38,7 @@ pub struct Region {
     pub size: u64,
     /// Interleave ways that the user has requested.
     pub ways: Ways,
-    /// Interleave granularity requested.
+    /// Interleave granularity that the user has requested.
     pub granularity: Granularity,
     /// Present state, derived from the legs and nodes.
     pub state: RegionState,
@@ -82,39 +82,36 @@ fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
 }
 
 impl Region {
-    /// Total size of the region's decoders in bytes, including those not committed yet.
+    /// Returns the total size of the region's decoders in bytes, including those not committed yet.
     pub fn bytes(&self) -> u64 {
         self.decoders.iter().map(|decoder| decoder.size).sum()
     }
 
-    /// Bytes that are being added and not yet usable.
+    /// Returns the bytes that are being added and not yet usable.
     pub fn growing(&self) -> u64 {
         self.bytes() - self.size
     }
 
-    /// True if the leg belongs to a committed decoder.
     pub fn is_committed(&self, leg: &Leg) -> bool {
         self.decoders.get(leg.decoder as usize).is_some_and(|decoder| decoder.committed)
     }
 
-    /// The legs of one decoder.
     pub fn legs_of(&self, decoder: u32) -> impl Iterator<Item = &Leg> {
         self.legs.iter().filter(move |leg| leg.decoder == decoder)
     }
 
-    /// True if a leg of the region is on `node`.
     pub fn lies_on(&self, node: &Name) -> bool {
         self.legs.iter().any(|leg| &leg.memory_node == node)
     }
 }
 
-/// The region whose content another one began with.
+/// Origin of a clone or snapshot: the region whose content it began with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Origin {
-    /// Name that the region had then.
+    /// Name of that region when the clone was ordered.
     pub region: Name,
-    /// True until its owner has released it: memory nodes have no order to copy it yet.
+    /// True until the owner has released that region: before, memory nodes are not ordered to clone it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: bool,
 }
@@ -123,26 +120,26 @@ pub struct Origin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reader {
-    /// CN id of the reader.
+    /// CN id of the compute node that may read the region.
     pub cn: CnId,
     /// User id on the reader's compute node that may read; none: every user of that node's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// The reader's address of each leg of the region, in the order of the legs.
     pub legs: Vec<ReaderLeg>,
-    /// True once the reader may no longer read: it is removed once no memory node serves it.
+    /// True once the share ends; the entry is removed when no memory node serves the reader any more.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ends: bool,
 }
 
 impl Reader {
-    /// True if every memory node of the region serves the reader.
+    /// Returns true if every memory node of the region serves the reader.
     pub fn is_ready(&self) -> bool {
         !self.ends && self.legs.iter().all(|leg| leg.state == ShareState::Served)
     }
 }
 
-/// A leg of a sealed region as one reader has it.
+/// Address and state of one leg of a sealed region for one reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReaderLeg {
@@ -295,7 +292,7 @@ pub struct Leg {
     /// Name of the memory node that the leg is being moved to, by an order for this region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moves_to: Option<Name>,
-    /// The owner before, for whom the memory node maps the leg until it has confirmed the hand-over.
+    /// The former owner, for which the memory node maps the leg until it has confirmed the hand-over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<FormerOwner>,
 }
@@ -311,17 +308,17 @@ pub struct FormerOwner {
 }
 
 impl Leg {
-    /// The address that this leg's requests are sent to: the first port of its memory node.
+    /// Returns the address that this leg's requests are sent to: the first port of its memory node.
     pub fn mac(&self) -> Option<Mac> {
         self.macs.first().copied()
     }
 
-    /// True if the leg has the content of its position.
+    /// Returns true if the leg has the content of its position.
     pub fn is_in_sync(&self) -> bool {
         self.state == LegState::Mapped
     }
 
-    /// True if both legs are copies of the same position of the same decoder.
+    /// Returns true if both legs are copies of the same position of the same decoder.
     pub fn is_copy_of(&self, other: &Leg) -> bool {
         (self.decoder, self.position) == (other.decoder, other.position) && self.copy != other.copy
     }

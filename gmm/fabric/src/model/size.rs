@@ -11,10 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// Not a number followed by a known unit.
+    /// The text is not a number followed by a known unit.
     #[error(
         "`{0}` is not a size; write bytes (4096, 0x1000) or a whole number with a unit: K, M, G, T (powers of 1024) as in 512MiB or 16G, KB to TB (powers of 1000)"
     )]
@@ -73,7 +72,8 @@ impl fmt::Display for ByteSize {
 }
 
 impl ByteSize {
-    /// Text for a message: exact if a unit divides the size, else rounded to two decimals, as in `1.50 GiB`.
+    /// Returns text for a message: exact if a unit divides the size, or else rounded to two decimals, as in
+    /// `1.50 GiB`.
     pub fn approximate(self) -> String {
         match BINARY.iter().find(|(unit, _)| self.0 >= *unit) {
             Some((unit, _)) if self.0.is_multiple_of(*unit) => self.to_string(),
@@ -134,8 +134,8 @@ impl schemars::JsonSchema for ByteSize {
     }
 }
 
-/// Text of `bytes` in binary units and, in brackets, decimal units: `512.00 MiB (536.87 MB)`. Below 1 KiB, only the
-/// number.
+/// Returns `bytes` as text in binary units and, in brackets, decimal units: `512.00 MiB (536.87 MB)`. Below 1
+/// KiB, only the number.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
     if bytes < 1024 {

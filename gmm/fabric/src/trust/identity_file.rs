@@ -18,19 +18,14 @@ use super::{Identity, IdentityError};
 use crate::api::Joined;
 use crate::model::Watermark;
 
-/// Prefix of the line with the time from which to renew.
 const RENEW: &str = "renew: ";
-/// Prefix of the line with the manager's URL.
 const MANAGER: &str = "manager: ";
-/// Prefix of the line with the manager's watermark when the node joined.
 const JOINED: &str = "joined: ";
-/// Prefix of the line with the node's name.
 const NODE: &str = "node: ";
 
-/// The node's identity, and the further lines of its file.
+/// Content of an identity file.
 #[derive(Debug, Clone)]
 pub struct IdentityFile {
-    /// TLS key and certificate of the node.
     pub identity: Arc<Identity>,
     /// Time from which to renew the certificate, in milliseconds since the Unix epoch; 0 if unknown.
     pub renew_ms: u64,
@@ -43,10 +38,10 @@ pub struct IdentityFile {
 }
 
 impl IdentityFile {
-    /// Reads an identity file's text.
+    /// Reads the text of an identity file.
     ///
     /// # Errors
-    /// [`IdentityError`].
+    /// [`IdentityError`] if the text has no usable key and certificates. Other missing lines are no error.
     pub fn parse(text: &str) -> Result<Self, IdentityError> {
         let identity = Arc::new(Identity::parse(text)?);
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
@@ -59,7 +54,7 @@ impl IdentityFile {
         })
     }
 
-    /// The content to write into the file: a secret.
+    /// Returns the content to write into the file: a secret.
     pub fn text(&self) -> String {
         let Watermark { term, revision, run } = self.joined;
         let said = |name: &str, value: &Option<String>| {
@@ -73,7 +68,7 @@ impl IdentityFile {
         )
     }
 
-    /// Takes over the manager's answer to a request for a new certificate.
+    /// Applies the manager's answer to a request for a new certificate.
     ///
     /// # Errors
     /// [`IdentityError`] if the new certificate does not fit the key or the authority.
@@ -83,7 +78,7 @@ impl IdentityFile {
         Ok(())
     }
 
-    /// Takes over the file's text, which another process may have replaced. Returns true if the text is newer.
+    /// Applies the file's text, which another process may have replaced. Returns true if the text is newer.
     ///
     /// # Errors
     /// [`IdentityError`] if the text belongs to another node.

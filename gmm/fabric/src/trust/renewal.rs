@@ -1,4 +1,5 @@
-//! Schedule of a certificate's renewal: at two thirds of its validity, then repeated until it succeeds.
+//! Schedule of a certificate's renewal: first at two thirds of its validity, then repeated until a renewal
+//! succeeds.
 
 /// Maximum interval between checks of the time, in milliseconds: timers do not count time in which a machine is
 /// suspended.
@@ -15,21 +16,21 @@ pub enum RenewalStep {
     Renew,
 }
 
-/// Schedule of a certificate's renewal.
 #[derive(Debug, Clone, Copy)]
 pub struct Renewal {
     renew_ms: u64,
-    /// Time before which no renewal is tried, in milliseconds since the Unix epoch, since the last one failed.
+    /// Time before which no renewal is tried after a failure, in milliseconds since the Unix epoch.
     retry_ms: u64,
 }
 
 impl Renewal {
-    /// The schedule of a certificate that is to be renewed from `renew_ms` on (milliseconds since the Unix epoch).
+    /// Returns the schedule of a certificate that is to be renewed from `renew_ms` on (milliseconds since the
+    /// Unix epoch).
     pub fn new(renew_ms: u64) -> Self {
         Self { renew_ms, retry_ms: 0 }
     }
 
-    /// The next step at `now_ms` (milliseconds since the Unix epoch).
+    /// Returns the next step at `now_ms` (milliseconds since the Unix epoch).
     pub fn step(&self, now_ms: u64) -> RenewalStep {
         match self.renew_ms.max(self.retry_ms).saturating_sub(now_ms) {
             0 => RenewalStep::Renew,
@@ -56,8 +57,8 @@ mod tests {
     const DAY_MS: u64 = 86_400_000;
     const VALID_MS: u64 = 30 * DAY_MS;
 
-    /// A year of a running program whose manager is unreachable for nine days at a time: the program has a valid
-    /// certificate at every moment, and sends no more requests than necessary.
+    /// For a year, the manager is unreachable for nine days at a time. The program must have a valid
+    /// certificate at every moment, and send no more requests than necessary.
     #[test]
     fn a_certificate_is_valid_for_a_year_of_virtual_time() {
         let begin_ms = 1_700_000_000_000;

@@ -1,5 +1,6 @@
-//! Answers of a device to dynamic capacity commands (56xxh). Its hosts are its LDs. Each host has one region of device
-//! addresses, its CMem; every extent in it is a region of the compute node's memory, and its tag names that region.
+//! Answers of a device to dynamic capacity commands (56xxh). The hosts of a device are its LDs. Each host has
+//! one dynamic-capacity region: the CMem addresses of its compute node. Every extent there belongs to one
+//! region of the fabric, whose name the extent's tag encodes.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +15,10 @@ use crate::header::ReturnCode;
 use crate::opcode::Opcode;
 use cxloe_fabric::model::CMEM_LIMIT;
 
-/// Number of regions of each host.
+/// Number of dynamic-capacity regions of each host.
 const REGIONS: u8 = 1;
-/// Bit of [`DcRegion::sanitize`] and [`SetDcRegion::sanitize`]: released memory is zeroed before its next use. It
-/// always is.
+/// Bit of [`DcRegion::sanitize`] and [`SetDcRegion::sanitize`]: released memory is zeroed before its next
+/// use, as it always is here.
 const SANITIZE: u8 = 1;
 
 impl RequestContext<'_> {
@@ -44,14 +45,14 @@ impl RequestContext<'_> {
 
     fn add(&mut self, device: &Device, request: &InitiateAdd) -> Result<CommandResponse, ReturnCode> {
         let ld = device.ld(request.host)?;
-        // A region of memory has consecutive device addresses, so a choice of free capacity is also contiguous.
+        // The manager gives a region consecutive device addresses, so free capacity is always contiguous.
         let chosen_here = matches!(request.policy, selection::FREE | selection::CONTIGUOUS);
         let blocks = request.length > 0 && request.length.is_multiple_of(device.block_bytes);
         let tag_taken = ld.capacity.iter().any(|capacity| capacity.tag == request.tag);
         if !chosen_here || request.region >= REGIONS || !blocks || tag_taken {
             return Err(ReturnCode::InvalidInput);
         }
-        // An LD that is not bound has no host.
+        // An LD that is not bound has no host yet.
         if !ld.bound {
             return Err(ReturnCode::RetryRequired);
         }
@@ -113,8 +114,8 @@ fn host_regions(device: &Device, request: GetHostRegions) -> Result<CommandRespo
     .into())
 }
 
-/// Accepts only the present configuration (blocks of the device's size, zeroed on release), and only while no host has
-/// capacity.
+/// Accepts only the present configuration (blocks of the device's size, zeroed on release), and only while no
+/// host has capacity: nothing can be configured.
 fn set_region(device: &Device, request: SetDcRegion) -> Result<CommandResponse, ReturnCode> {
     if request.region >= REGIONS || request.block_size != device.block_bytes {
         return Err(ReturnCode::InvalidInput);
@@ -132,6 +133,7 @@ fn extents(device: &Device, request: GetExtents, room: usize) -> Result<CommandR
     if request.first > total {
         return Err(ReturnCode::InvalidInput);
     }
+    // The response has 24 bytes before its extents.
     let fit = room.saturating_sub(24) / EXTENT_BYTES;
     let count = usize::try_from(request.count).unwrap_or(usize::MAX).min(fit);
     let from = ld.capacity.iter().skip(usize::try_from(request.first).unwrap_or(usize::MAX));
@@ -139,12 +141,13 @@ fn extents(device: &Device, request: GetExtents, room: usize) -> Result<CommandR
     Ok(Extents { host: request.host, first: request.first, total, generation: ld.generation, extents }.into())
 }
 
-/// Encodes capacity as an extent. No capacity is shared, so the sequence is 0.
+/// Encodes capacity as an extent. Capacity is never shared between hosts, so the sequence is 0.
 pub fn extent(capacity: &Capacity) -> Extent {
     Extent { dpa: capacity.dpa, length: capacity.bytes, tag: capacity.tag, sequence: 0 }
 }
 
-/// The tag in the request, if the request is for all capacity with the tag: its length is 0, or that of the capacity.
+/// Returns the tag in the request, if the request is for all capacity with the tag: its length is 0, or that
+/// of the capacity.
 fn tagged(ld: &LogicalDevice, request: &InitiateRelease) -> Result<BTreeSet<Tag>, ReturnCode> {
     let of_tag = ld.capacity.iter().filter(|capacity| capacity.tag == request.tag);
     let bytes: u64 = of_tag.map(|capacity| capacity.bytes).sum();
@@ -152,7 +155,8 @@ fn tagged(ld: &LogicalDevice, request: &InitiateRelease) -> Result<BTreeSet<Tag>
     if bytes > 0 && whole { Ok(BTreeSet::from([request.tag])) } else { Err(ReturnCode::InvalidInput) }
 }
 
-/// The tags of the given extents, if these are extents of this LD and all of its extents with these tags.
+/// Returns the tags of the given extents, if these are extents of this LD and all of its extents with these
+/// tags.
 fn listed(ld: &LogicalDevice, extents: &[Extent]) -> Result<BTreeSet<Tag>, ReturnCode> {
     let asked: BTreeSet<(u64, u64)> = extents.iter().map(|extent| (extent.dpa, extent.length)).collect();
     let is_asked = |capacity: &&Capacity| asked.contains(&(capacity.dpa, capacity.bytes));

@@ -1,4 +1,4 @@
-//! Event logs: the oldest records that fit into a response, and clearing them.
+//! Answers about event logs: the oldest records that fit into a response, and clearing them.
 
 use super::{CommandResponse, RequestContext};
 use crate::bytes::Payload;
@@ -47,7 +47,7 @@ impl RequestContext<'_> {
         let overflowed = self.fabric.events(source, log).overflow.is_some();
         match last {
             Some(entry) => self.fabric.clear_events(source, log, entry.seq)?,
-            // No entry is left after the overflow.
+            // Only the overflow is left to be cleared, and it has no number.
             None if request.all && overflowed => self.fabric.clear_events(source, log, u64::MAX)?,
             None => {}
         }
@@ -64,7 +64,7 @@ fn record(log: Log, entry: LogEntry) -> EventRecord {
     EventRecord { handle: handle(entry.seq), severity, time_ns, happening: entry.happening }
 }
 
-/// Handle of the event with this number: 1 to FFFFh, since 0 is not a valid handle.
+/// Returns the handle of the event with this number: 1 to FFFFh, because 0 is not a valid handle.
 fn handle(seq: u64) -> u16 {
     (seq % u64::from(u16::MAX)) as u16 + 1
 }

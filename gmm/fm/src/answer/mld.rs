@@ -1,4 +1,4 @@
-//! Answers of a multi-logical device (54xxh): its LDs, the capacity set aside for them, quality of service.
+//! Answers of a multi-logical device (54xxh): its LDs, the capacity reserved for them, quality of service.
 
 use super::{CommandResponse, RequestContext, within};
 use crate::bytes::Payload;
@@ -14,7 +14,6 @@ use crate::opcode::Opcode;
 const GRANULARITY: u8 = 0;
 /// Available controls: egress port congestion and temporary throughput reduction.
 const QOS_ENABLES: u8 = 0b11;
-/// Maximum of a percentage.
 const PERCENT_MAX: u8 = 100;
 
 impl RequestContext<'_> {
@@ -107,7 +106,8 @@ fn allocations(device: &Device, first: u8, count: u8) -> Result<Vec<LdAllocation
     (first..first + count).map(|id| of(id).map(|range_1| LdAllocation { range_1, range_2: 0 })).collect()
 }
 
-/// The entries of the LDs from the first one on, as many as exist: a client that requests all of them gives 255.
+/// Returns the entries of the LDs from the first one on, as many as exist. A client that wants all of them
+/// gives 255.
 fn fractions(all: &[u8; LDS_MAX as usize], payload: &[u8]) -> Result<CommandResponse, ReturnCode> {
     let GetQosFractions { count, first } = GetQosFractions::from_bytes(payload)?;
     if first >= LDS_MAX || count == 0 {

@@ -1,4 +1,4 @@
-//! Answers: for every request message one response, whatever its content, and without waiting.
+//! Answers to request messages: one response to each, whatever its content, and without waiting.
 //!
 //! ```text
 //!   header, payload --> switch: 00xx 01xx 04xx 51xx 52xx 53xx
@@ -43,7 +43,7 @@ pub struct ClientAgreements {
 }
 
 impl ClientAgreements {
-    /// The agreements of a new connection, with the largest response limit.
+    /// Returns the agreements of a new connection, with the largest response limit.
     pub fn new(dialect: Dialect) -> Self {
         Self { dialect, response_limit: MESSAGE_MAX_LOG2 }
     }
@@ -90,20 +90,21 @@ struct RequestContext<'a> {
     session: &'a mut ClientAgreements,
 }
 
-/// The response to `message` (header and payload; further bytes are ignored). `None` if `message` is not a request.
+/// Returns the response to `message` (header and payload; further bytes are ignored), or `None` if it is not
+/// a request.
 pub fn answer(fabric: &mut dyn Fabric, session: &mut ClientAgreements, message: &[u8]) -> Option<Vec<u8>> {
     let room = 1 << session.response_limit;
     RequestContext { fabric, session }.respond(&MessageTarget::Switch, message, room)
 }
 
-/// The response to a request that is too long to be received; `start` is its beginning.
+/// Returns the response to a request that is too long to be received; `start` is its beginning.
 pub fn refuse(dialect: Dialect, start: &[u8], code: ReturnCode) -> Option<Vec<u8>> {
     let header = Header::read(&mut super::bytes::Reader::new(&padded(start)), dialect).ok()?;
     let is_request = header.category == Category::Request;
     is_request.then(|| header.response(code, 0).with(&[], dialect))
 }
 
-/// The message, extended with zeros if its header is incomplete.
+/// Returns the message, extended with zeros if its header is incomplete.
 fn padded(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     message.resize(message.len().max(HEADER_BYTES), 0);
@@ -111,7 +112,7 @@ fn padded(message: &[u8]) -> Vec<u8> {
 }
 
 impl RequestContext<'_> {
-    /// The response to `message`, of at most `room` bytes, but at least a header.
+    /// Returns the response to `message`, of at most `room` bytes, but at least a header.
     fn respond(&mut self, target: &MessageTarget, message: &[u8], room: usize) -> Option<Vec<u8>> {
         let dialect = self.session.dialect;
         let mut message = padded(message);
@@ -120,7 +121,7 @@ impl RequestContext<'_> {
             return None;
         }
         let end = HEADER_BYTES + header.length;
-        // One client omits the last byte of a message if that saves a packet.
+        // One client omits the last byte of a message if that saves a packet: the missing byte counts as 0.
         if message.len() + 1 == end {
             message.push(0);
         }
@@ -194,7 +195,7 @@ impl RequestContext<'_> {
     }
 
     fn background_status(&self, target: &MessageTarget) -> BackgroundStatus {
-        // Devices have no background operations.
+        // Only switches have background operations.
         let operation = match target {
             MessageTarget::Switch => self.fabric.operation(),
             MessageTarget::Device(_) => None,
@@ -240,7 +241,7 @@ fn get_log(target: &MessageTarget, request: GetLog, room: usize) -> Result<Comma
     Ok(CommandResponse::Now(part.to_vec()))
 }
 
-/// The range of `count` entries from `first` on, of `total` existing ones.
+/// Returns the range of `count` entries from `first` on, of `total` existing ones.
 ///
 /// # Errors
 /// [`ReturnCode::InvalidInput`] if the range exceeds `total`.

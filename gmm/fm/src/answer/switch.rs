@@ -21,11 +21,11 @@ use crate::virtual_switch::{
     VppbStatus, WHOLE_DEVICE, vcs_state,
 };
 
-/// Maximum number of lanes of a link: that of a memory node's network ports.
+/// Maximum number of lanes of a link. The network ports of a memory node are shown as lanes.
 const LANES_MAX: u8 = 16;
-/// Bytes of a tunnelled response in addition to its payload: size, reserved, type and header.
+/// Bytes of a tunnelled response in addition to its message: size, reserved bytes, message type.
 const TUNNEL_BYTES: usize = 5;
-/// Port number given for a vPPB whose device is on another switch.
+/// Port number in the entry of a vPPB whose device is on another switch.
 const ELSEWHERE: u8 = 0xFF;
 
 impl RequestContext<'_> {
@@ -85,7 +85,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// State of a port; `None` if it has neither device nor host.
+    /// Returns the state of a port; `None` if the port has neither device nor host.
     fn port_state(&self, port: u8) -> Option<PortState> {
         match port.checked_sub(upstream_port(0)) {
             Some(vcs) => self.fabric.host(vcs).map(|host| host_port(&host)),
@@ -113,7 +113,7 @@ impl RequestContext<'_> {
             Some(vcs) => drop(self.host_of(vcs)?),
             None => drop(self.device_at(request.port)?),
         }
-        // Hosts share a memory node's link, so it cannot be reset; bridges have no state to reset.
+        // Neither can be reset: hosts share the link of a memory node, and bridges have no state.
         self.fabric.hold(vcs.ok_or(ReturnCode::Unsupported)?, held.ok_or(ReturnCode::Unsupported)?)?;
         Ok(().into())
     }
@@ -150,7 +150,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// The binding of an existing vPPB; `None` if the vPPB is free.
+    /// Returns the binding of an existing vPPB; `None` if the vPPB is free.
     fn vppb(&self, vcs: u8, vppb: u8) -> Result<Option<Slot>, ReturnCode> {
         let host = self.host_of(vcs)?;
         if vppb < VPPBS_MAX { Ok(host.slot(vppb).copied()) } else { Err(ReturnCode::InvalidInput) }
@@ -198,7 +198,7 @@ impl RequestContext<'_> {
         Ok(CommandResponse::InBackground)
     }
 
-    /// Generates an AER event. Possible only at a vPPB with a bound LD: other links report their errors themselves.
+    /// Generates an AER event, only at a vPPB with a bound LD: other links report their errors themselves.
     fn generate_aer(&mut self, request: GenerateAer) -> Result<CommandResponse, ReturnCode> {
         let slot = self.vppb(request.vcs, request.vppb)?;
         slot.and_then(|slot| slot.ld).ok_or(ReturnCode::InvalidInput)?;
@@ -257,7 +257,7 @@ fn bound_vppb(slot: &Slot) -> Vppb {
     Vppb { status, port: slot.port.unwrap_or(ELSEWHERE), ld: slot.ld.unwrap_or(NO_LD) }
 }
 
-/// State of a device's port. Its lanes are network ports, for whose speeds PCIe has no encoding.
+/// Returns the state of a device's port. Its lanes are network ports, for whose speeds PCIe has no encoding.
 pub fn device_port(device: &Device) -> PortState {
     let (device_type, ld_count) = match device.kind {
         DeviceKind::Mld => (DEVICE_MLD, device.ld_count()),
@@ -273,7 +273,7 @@ pub fn device_port(device: &Device) -> PortState {
     }
 }
 
-/// State of a host's port.
+/// Returns the state of a host's port, whose link is down while the host is held in reset.
 pub fn host_port(host: &Host) -> PortState {
     let link = link(host.reachable && !host.held, 1);
     let perst = if host.held { LINK_PERST } else { 0 };

@@ -44,7 +44,7 @@ impl Conversation {
         assert_eq!((control.kind, control.tag, &control.body[..6]), (0, 4, [1, 2, 0, 0, 0, 0].as_slice()));
         self.fabric = self.shared.0.lock().unwrap().clone();
         answered.then(|| {
-            // The padding is cut off.
+            // The padding of the last packet is removed.
             let length = usize::from(u16::from_le_bytes([first.body[5], first.body[6]]));
             let beyond = if first.body[0] == 0x10 { first.body[7] >> 3 } else { first.body[7] & 0x1F };
             let end = 12 + length + (usize::from(beyond) << 16);
@@ -70,7 +70,7 @@ impl Conversation {
         (header[8].into(), payload.to_vec())
     }
 
-    /// As [`ask`](Self::ask), through the tunnel to a port.
+    /// Sends a request as [`ask`](Self::ask) does, through the tunnel to the device at a port.
     #[track_caller]
     pub fn tunnel(&mut self, port: u8, opcode: u16, payload: &str) -> (u16, Vec<u8>) {
         let payload = hex(payload);

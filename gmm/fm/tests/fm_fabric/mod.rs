@@ -15,14 +15,14 @@ use cxloe_fm::header::ReturnCode;
 use cxloe_fm::listener::{FmConfig, FmListener};
 pub use cxloe_fm::memory_fabric::{GIB, MIB, MemoryFabric};
 
-/// Bytes from hexadecimal digits; other characters between them are ignored.
+/// Returns bytes from hexadecimal digits; other characters between them are ignored.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
     assert!(digits.len().is_multiple_of(2), "half a byte in {text}");
     digits.chunks_exact(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
-/// A fabric that the listener and the test share. Switch 1 never answers in time.
+/// Fabric that the listener and the test share. Switch 1 never answers in time.
 #[derive(Clone)]
 pub struct Shared(pub Arc<Mutex<MemoryFabric>>);
 
@@ -69,7 +69,7 @@ impl Serving {
         Self { addresses, runtime }
     }
 
-    /// Connects from another address of this machine.
+    /// Connects from another address of this machine, which the listener counts as another client.
     pub fn connect_from(&self, from: [u8; 4], switch: usize) -> TcpStream {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from((from, 0))).unwrap();
@@ -90,7 +90,7 @@ impl Serving {
     }
 }
 
-/// A message as packets of a client, the first of which has sequence number `sent`.
+/// Returns a message as packets of a client, the first of which has sequence number `sent`.
 pub fn packets(sent: &mut u8, tag: u8, kind: u8, body: &[u8]) -> Vec<u8> {
     let content = [&[kind], body].concat();
     let count = content.len().div_ceil(64);
@@ -109,7 +109,7 @@ pub fn send(stream: &mut TcpStream, sent: &mut u8, tag: u8, kind: u8, body: &[u8
     stream.write_all(&packets(sent, tag, kind, body)).unwrap();
 }
 
-/// A received message, including the padding of its last packet.
+/// Received message, including the padding of its last packet.
 #[derive(Debug, Clone)]
 pub struct Received {
     pub kind: u8,
@@ -117,7 +117,7 @@ pub struct Received {
     pub body: Vec<u8>,
 }
 
-/// Receives the next message, from a server: no tag owner, packets in sequence.
+/// Receives the next message, and asserts that it is a server's: no tag owner, packets in sequence.
 pub fn receive(stream: &mut TcpStream) -> Received {
     let mut content = Vec::new();
     let mut due = None;

@@ -1,4 +1,4 @@
-//! The subcommands of `gmm fm`, each with its requests.
+//! Requests that each subcommand of `gmm fm` sends to the FM API.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -27,10 +27,10 @@ use super::{DcdCommand, FmCommand, PortOperation, QosArgs, UnbindOption, VppbArg
 
 /// Pause between two reads of a background operation's status.
 const POLL: Duration = Duration::from_millis(50);
-/// Count that requests as many vPPBs or LDs as exist.
+/// Count that requests all vPPBs or LDs: the largest number in a field of one byte.
 const ALL: u8 = u8::MAX;
 
-/// Sends the requests of a subcommand and displays the answers.
+/// Sends the requests of a subcommand and prints the answers, as JSON or as tables.
 pub struct Commands<'a> {
     pub client: &'a mut Endpoint,
     pub recipient: Recipient,

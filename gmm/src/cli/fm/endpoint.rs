@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use super::super::contact;
 
-/// Connection to an FM API endpoint.
+/// FM API client whose failures have the exit codes of the command line.
 pub struct Endpoint(FmClient);
 
 impl Endpoint {
@@ -34,6 +34,7 @@ impl Endpoint {
 
     async fn secured(address: &str, dialect: Dialect, path: &Path) -> Result<Self, Failure> {
         let identity = NodeIdentity::read(path).map_err(Failure::failed)?;
+        // The certificate is valid for 30 days, and is renewed only when it is used.
         if let Some(manager) = identity.manager() {
             let manager = Client::with(manager, identity.credentials()).map_err(Failure::usage)?;
             identity.renew_if_due(&manager).await;
@@ -54,7 +55,7 @@ impl Endpoint {
         Ok(Self(FmClient::over(stream, address, dialect)))
     }
 
-    /// As [`FmClient::ask`], with failures of the command line.
+    /// As [`FmClient::ask`], with failures mapped to exit codes.
     pub async fn ask<R: Payload>(
         &mut self,
         recipient: Recipient,
@@ -64,7 +65,6 @@ impl Endpoint {
         self.0.ask(recipient, opcode, request).await.map_err(failure)
     }
 
-    /// As [`FmClient::ask_with`], with failures of the command line.
     pub async fn ask_with<R>(
         &mut self,
         recipient: Recipient,
@@ -75,12 +75,10 @@ impl Endpoint {
         self.0.ask_with(recipient, opcode, request, read).await.map_err(failure)
     }
 
-    /// As [`FmClient::background`], with failures of the command line.
     pub async fn background(&mut self) -> Result<BackgroundStatus, Failure> {
         self.0.background().await.map_err(failure)
     }
 
-    /// As [`FmClient::send`], with failures of the command line.
     pub async fn send(
         &mut self,
         recipient: Recipient,
@@ -91,7 +89,7 @@ impl Endpoint {
     }
 }
 
-/// Default path of the file with this client's certificate.
+/// Path at which `gmm fm join` writes this client's certificate by default: beside the log-ins.
 pub fn identity_default() -> PathBuf {
     contact::Logins::path().with_file_name("fm.identity")
 }

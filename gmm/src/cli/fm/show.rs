@@ -1,4 +1,4 @@
-//! Answers of endpoints, as JSON and as tables.
+//! Answers of FM API endpoints, as JSON and as tables.
 
 pub use cxloe_daemon::command_line::Table;
 use cxloe_daemon::command_line::new_table;
@@ -122,7 +122,7 @@ fn vppb_status(vppb: &Vppb) -> &'static str {
     }
 }
 
-/// Virtual switches, with all of their vPPBs or those in use.
+/// Virtual switches with their vPPBs: all of them, or only those in use.
 pub fn virtual_switches(switches: &[VirtualSwitch], all: bool) -> JsonAndTable {
     let mut table = new_table(["VCS", "state", "USP", "vPPB", "status", "port", "LD"]);
     let rows = switches.iter().map(|switch| {
@@ -231,7 +231,7 @@ pub fn events(logs: &[(u8, Events)]) -> JsonAndTable {
     (all.into(), table)
 }
 
-/// Type of a device in slices.
+/// Memory size and number of LDs of a device that is given away in slices.
 pub fn ld_info(info: &LdInfo) -> JsonAndTable {
     let rows = vec![("memory", human_bytes(info.memory_size)), ("LDs", info.ld_count.to_string())];
     (json!({"memory_size": info.memory_size, "ld_count": info.ld_count, "qos": info.qos}), sheet(rows))
@@ -326,7 +326,7 @@ pub fn bytes(offset: u64, bytes: &[u8]) -> JsonAndTable {
     (json!({"offset": offset, "bytes": hexadecimal(bytes)}), table)
 }
 
-/// True if the vPPB is not free.
+/// True if the vPPB is bound, or is being bound or unbound.
 pub fn is_used(status: VppbStatus) -> bool {
     status != VppbStatus::Unbound
 }

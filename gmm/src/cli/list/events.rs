@@ -1,4 +1,4 @@
-//! Events and sessions.
+//! Events of the manager's log, and sessions as reported by memory nodes.
 
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_fabric::Client;
@@ -23,6 +23,7 @@ pub async fn list(client: &Client, args: &ListArgs, scope: &Scope) -> Result<Vec
         for event in page.events.iter().filter(|event| scope.fits(&about(event))) {
             found.push(output::value(event)?);
         }
+        // The log is read page by page, until a page ends with the newest event or brings none.
         if page.through <= query.after || page.through >= page.newest {
             return Ok(found);
         }

@@ -1,4 +1,4 @@
-//! Memory nodes, as memdevs.
+//! Memory nodes, listed as the memdevs of `cxl list`.
 
 use cxloe_daemon::command_line::Failure;
 use cxloe_fabric::model::{Health, SWITCH_NODES};
@@ -42,6 +42,7 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
                 "state": thing.idle.then_some("disabled"),
             }),
         )?;
+        // Reports of nodes are long, so they are shown only with -vvv.
         if !scope.reports
             && let Some(fields) = value.as_object_mut()
         {

@@ -27,7 +27,6 @@ use super::since::Since;
 use scope::Scope;
 use snapshot::Snapshot;
 
-/// Arguments of `gmm list`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without a flag for a kind, and without a filter: memory nodes, compute nodes and regions. A filter alone
@@ -48,31 +47,31 @@ Examples:
   gmm list --who 'uid 0'     changes made by root on the manager's machine
   gmm list -vvi              everything, idle ones included")]
 pub struct ListArgs {
-    /// Memory nodes
+    /// List memory nodes
     #[arg(short = 'M', long, visible_alias = "memory-nodes", help_heading = "Kinds")]
     memdevs: bool,
-    /// Compute nodes
+    /// List compute nodes
     #[arg(short = 'C', long, help_heading = "Kinds")]
     compute_nodes: bool,
-    /// Regions
+    /// List regions
     #[arg(short = 'R', long, help_heading = "Kinds")]
     regions: bool,
-    /// HDM decoders of regions
+    /// List HDM decoders of regions
     #[arg(short = 'D', long, help_heading = "Kinds")]
     decoders: bool,
-    /// Logical devices: the parts of memory nodes given to compute nodes
+    /// List logical devices: the parts of memory nodes given to compute nodes
     #[arg(short = 'L', long, help_heading = "Kinds")]
     logical_devices: bool,
-    /// Bindings of logical devices to vPPBs of compute nodes
+    /// List bindings of logical devices to vPPBs of compute nodes
     #[arg(short = 'B', long, help_heading = "Kinds")]
     bindings: bool,
-    /// Ports of the switches of the FM API
+    /// List ports of the switches of the FM API
     #[arg(short = 'P', long, help_heading = "Kinds")]
     ports: bool,
-    /// Sessions of compute nodes with memory nodes, as reported by the latter
+    /// List sessions of compute nodes with memory nodes, as reported by the latter
     #[arg(short = 'S', long, help_heading = "Kinds")]
     sessions: bool,
-    /// Events
+    /// List events
     #[arg(short = 'E', long, help_heading = "Kinds")]
     events: bool,
     /// Only these memory nodes and what belongs to them
@@ -103,7 +102,7 @@ pub struct ListArgs {
     /// Only events caused by this caller, as in "token 1a2b3c4d", "uid 0", "memory node mn0"
     #[arg(long, value_name = "WHO", help_heading = "Filters")]
     who: Option<String>,
-    /// Include idle ones
+    /// Include idle objects
     #[arg(short = 'i', long)]
     idle: bool,
     /// Print sizes, addresses and times for people
@@ -226,7 +225,7 @@ pub fn logical_device(status: &LogicalDeviceStatus) -> Result<Value, Failure> {
     logical_devices::shown(status)
 }
 
-/// `item` as a JSON object, to which the keys of `more` are added.
+/// Returns `item` as a JSON object with those keys of `more` added that are not null.
 fn object(item: impl serde::Serialize, more: Value) -> Result<Value, Failure> {
     let mut value = output::value(item)?;
     if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {

@@ -51,7 +51,7 @@ pub fn shown(item: impl serde::Serialize, region: &Region) -> Result<Value, Fail
     )
 }
 
-/// Bytes of the region's copies that lack content; none if there are no such copies.
+/// Bytes of the region's stale copies, which lack content that the other copy has; none if no copy is stale.
 fn stale_bytes(region: &Region) -> Option<u64> {
     let stale = region.legs.iter().filter(|leg| leg.state == LegState::Stale);
     Some(stale.map(|leg| leg.bytes).sum()).filter(|bytes| *bytes > 0)

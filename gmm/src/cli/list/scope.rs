@@ -5,7 +5,7 @@ use cxloe_fabric::model::{CnId, Name};
 use super::ListArgs;
 use super::snapshot::Snapshot;
 
-/// Filters that the command line gives, with names resolved.
+/// Filters of one command, with the names of compute nodes resolved to CN ids.
 #[derive(Debug)]
 pub struct Scope {
     memdevs: Vec<Name>,
@@ -23,11 +23,8 @@ pub struct Scope {
 /// An object to be filtered, with the names of the objects that it is, contains or belongs to.
 #[derive(Debug, Default)]
 pub struct FilteredObject<'a> {
-    /// Memory nodes that the object is, contains or belongs to.
     pub memdevs: Vec<&'a Name>,
-    /// Compute nodes that the object is, contains or belongs to.
     pub compute_nodes: Vec<CnId>,
-    /// Regions that the object is, contains or belongs to.
     pub regions: Vec<&'a Name>,
     /// Name of the object as a decoder; `None` if it is not one: filters for decoders do not apply to it.
     pub decoder: Option<&'a str>,
@@ -36,7 +33,8 @@ pub struct FilteredObject<'a> {
 }
 
 impl Scope {
-    /// The scope given by `args`.
+    /// Takes the filters from the command line. From -vv on, idle objects are listed, from -vvv on, reports
+    /// of nodes.
     pub fn new(args: &ListArgs, snapshot: &Snapshot) -> Self {
         Self {
             memdevs: args.memdev.clone(),
@@ -54,6 +52,7 @@ impl Scope {
         if !self.fits(thing) {
             return false;
         }
+        // An idle object that a filter names is listed nevertheless.
         let named = !(self.memdevs.is_empty()
             && self.compute_nodes.is_empty()
             && self.regions.is_empty()

@@ -14,7 +14,6 @@ use super::ObjectKind;
 pub struct Snapshot {
     /// Memory nodes, ordered by name.
     pub memory_nodes: Vec<MemoryNodeStatus>,
-    /// Compute nodes; the keys are their CN ids.
     pub compute_nodes: BTreeMap<CnId, ComputeNode>,
     /// Regions, ordered by name.
     pub regions: Vec<RegionStatus>,
@@ -71,7 +70,6 @@ impl Snapshot {
         }
     }
 
-    /// The name of a compute node, if it has one.
     pub fn name_of(&self, cn: CnId) -> Option<&Name> {
         self.compute_nodes.get(&cn).and_then(|node| node.name.as_ref())
     }

@@ -185,7 +185,7 @@ fn cookie(secret: &str, seconds: u64, authenticator: &Authenticator) -> String {
 /// The authority of this manager.
 ///
 /// # Errors
-/// `unavailable` until its store has answered.
+/// `unavailable` until the authority's store has answered.
 pub fn authority(authenticator: &Authenticator) -> Result<Arc<Authority>, ApiError> {
     authenticator.authority().ok_or_else(|| {
         let error = "the key that certificates are signed with has not been read yet";

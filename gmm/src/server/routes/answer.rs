@@ -1,5 +1,5 @@
-//! Types of responses other than plain JSON. Their HTTP status says whether the request is complete; the OpenAPI
-//! document has the same statuses.
+//! Types of responses other than plain JSON. The HTTP status of a response says whether the request is
+//! complete; the OpenAPI document has the same statuses.
 
 use aide::generate::GenContext;
 use aide::openapi::{Operation, Response as Described};
@@ -16,17 +16,13 @@ use cxloe_fabric::api::ErrorBody;
 /// Response with the object's present state: the request is complete (status `DONE`), or becomes complete without a
 /// further request (202).
 pub enum Settled<T, const DONE: u16> {
-    /// The request is complete.
     Done(T),
-    /// The request is not complete yet.
     Pending(T),
 }
 
 /// The object is removed (204), or will be removed without a further request (202, with its present state).
 pub enum Removed<T> {
-    /// The object is removed.
     Done,
-    /// The object is not removed yet.
     Pending(T),
 }
 

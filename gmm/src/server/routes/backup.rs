@@ -58,7 +58,8 @@ async fn take(
     written.map_err(|error| ApiError::new(ErrorCode::StoreFailed, error, "look at the manager's log"))
 }
 
-/// Without TLS, no node knows the manager by its authority, and the key would be readable on the network.
+/// Returns the authority, or none without TLS: then no node verifies the manager by it, and the key would be
+/// readable on the network.
 async fn take_authority(
     RequestCaller(caller): RequestCaller,
     Extension(authenticator): Extension<Authenticator>,
@@ -119,6 +120,8 @@ async fn restore(
     let restored = core
         .execute(move |manager, now_ms, changes| {
             let (fabric, before) = (manager.state().meta.fabric, manager.watermark());
+            // A store without nodes and regions has nothing to lose, so it may be replaced by a backup of any
+            // fabric.
             let empty = manager.state().regions.is_empty() && manager.state().memory_nodes.is_empty();
             if fabric != head.fabric && !empty && !other_fabric {
                 return Err("this backup is another fabric's".to_owned());
@@ -132,8 +135,8 @@ async fn restore(
         .await?;
     let hint = "nothing was changed; with `--other-fabric` it takes the place of this one";
     let restored = restored.map_err(|error| refused(error, hint))?;
-    // Last: a repeated request replaces the authority if this one is interrupted here. Also if it is known: somebody may
-    // have emptied the store in etcd.
+    // The authority is stored last: if this request is interrupted here, a repeated one stores it. A known
+    // authority is stored, too, since somebody may have emptied the store in etcd.
     if let Some(authority) = authority {
         let hash = authority.hash();
         authenticator.replace_authority(authority).await.map_err(|error| {

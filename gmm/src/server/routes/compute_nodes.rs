@@ -65,6 +65,7 @@ async fn sync(
     let ComputeNodeSync { registration, after_event, wait_ms, .. } = sync;
     let view = move |manager: &Manager, _: &_| (manager.heartbeat_ms(), manager.knows_its_regions(cn));
     let (heartbeat_ms, knows) = core.apply(&caller, Command::SyncComputeNode(cn, sync), view).await?;
+    // A request may be waiting until the owner's agent has received a region, which is not a stored change.
     if knows {
         core.touch(&Topic::ComputeNode(cn));
     }
@@ -147,20 +148,20 @@ pub fn superseded() -> ApiError {
     )
 }
 
-/// Reports a node's broken connection to the manager: its drop before [`completed`](Self::completed) means that the
-/// long poll was aborted.
+/// Reports a node's broken connection to the manager: dropped before [`completed`](Self::completed), it means
+/// that the long poll was aborted.
 pub struct HangUp {
     core: Core,
     command: Option<Command>,
 }
 
 impl HangUp {
-    /// Watches the sync of `node` under this registration.
+    /// Watches the long poll of `node` under this registration.
     pub fn new(core: &Core, node: NodeKey, registration: u64) -> Self {
         Self { core: core.clone(), command: Some(Command::HungUp(node, registration)) }
     }
 
-    /// Marks the sync as answered: the drop then reports nothing.
+    /// Marks the long poll as answered: the drop then reports nothing.
     pub fn completed(&mut self) {
         self.command = None;
     }

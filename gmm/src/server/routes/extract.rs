@@ -12,12 +12,12 @@ use crate::server::error::ApiError;
 use cxloe_fabric::api::Owner;
 use cxloe_fabric::model::Name;
 
-/// JSON body of a request.
+/// JSON body of a request. A malformed one is refused with an [`ApiError`].
 #[derive(FromRequest)]
 #[from_request(via(Json), rejection(ApiError))]
 pub struct Body<T>(pub T);
 
-/// Query of a request, after the `?` of the URL.
+/// Query of a request: the part of the URL after `?`.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(ApiError))]
 pub struct Query<T>(pub T);

@@ -42,7 +42,6 @@ impl Operation {
 pub struct Routes(ApiRouter<Core>);
 
 impl Routes {
-    /// An empty set of routes.
     pub fn new() -> Self {
         Self(ApiRouter::new())
     }
@@ -52,12 +51,10 @@ impl Routes {
         Self(self.0.api_route(path, operation.0))
     }
 
-    /// Adds all routes of `others`.
     pub fn merge(self, others: Self) -> Self {
         Self(self.0.merge(others.0))
     }
 
-    /// The router for the server.
     pub fn into_router(self) -> ApiRouter<Core> {
         self.0
     }
@@ -128,7 +125,7 @@ async fn checked(right: Right, request: Request, next: Next) -> Response {
     }
 }
 
-/// Extractor of the caller that sent the request.
+/// The caller that the identification has attached to the request; an unauthenticated one if there is none.
 pub struct RequestCaller(pub Caller);
 
 impl<S: Sync> FromRequestParts<S> for RequestCaller {

@@ -1,4 +1,4 @@
-//! Route of the manager's health.
+//! Route of the manager's health, which anybody may read.
 
 use axum::extract::State;
 use axum::{Extension, Json};

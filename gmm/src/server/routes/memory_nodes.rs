@@ -1,5 +1,5 @@
-//! Routes of memory nodes: daemons register and wait for commands; users list memory nodes, set capacity aside on them,
-//! and forget those that will not return.
+//! Routes of memory nodes: daemons register and wait for commands; users list memory nodes, reserve capacity
+//! on them, and forget those that will not return.
 
 use axum::Json;
 use axum::extract::State;
@@ -76,7 +76,7 @@ async fn sync(
         let node = manager.state().memory_nodes.get(&watched);
         let superseded = node.is_none_or(|node| node.registration != registration);
         let commanded = manager.state().commands_of(&watched).next().is_some();
-        // A memory node must not accept a revoked key until the end of a long poll.
+        // The revocation of a key ends the long poll, so that the memory node refuses the key at once.
         let is_current = manager.udp_peers(&watched) == udp_peers && manager.cn_keys(&watched) == cn_keys;
         (superseded || commanded || !is_current).then_some(())
     };

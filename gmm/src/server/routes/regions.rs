@@ -51,7 +51,7 @@ pub fn routes() -> Routes {
     }
 }
 
-/// State of a region, judged by the aim of a request.
+/// Progress of a region towards the state that a request asks for.
 enum RegionProgress {
     Done,
     Pending,
@@ -123,6 +123,7 @@ async fn grow(
 ) -> Result<Settled<Region, 200>, ApiError> {
     let (size, wait_ms) = (grow.size.0, grow.wait_ms);
     let progress = move |region: &Region| {
+        // A leg that is unmapped although it was never committed is one that its memory node has refused.
         let refused =
             region.legs.iter().any(|leg| leg.state == LegState::Unmapping && !region.is_committed(leg));
         match region.state {
@@ -247,7 +248,7 @@ async fn relocate(
         match region.state {
             _ if to.is_none() || here.peek().is_none() => RegionProgress::Done,
             RegionState::Draining | RegionState::Lost => RegionProgress::Failed,
-            // Another order has taken the place of this one.
+            // Another order has replaced this one.
             _ if here.any(|leg| leg.moves_to != to) => RegionProgress::Failed,
             _ => RegionProgress::Pending,
         }
@@ -315,6 +316,7 @@ async fn destroy(
         })
         .await?
     };
+    // A region with another creation time is a later one of the same name.
     let current = move |manager: &Manager| {
         let region = manager.region(&name).ok().filter(|region| Some(region.created_ms) == created_ms);
         region.map(|region| (Topic::Region(name.clone()), manager.region_status(region)))
@@ -352,7 +354,8 @@ async fn follow<const DONE: u16>(
     settle(core, name, since, wait_ms, asked, progress).await
 }
 
-/// Waits until a region has left the state that it had at event `since`.
+/// Waits until a region's progress is no longer pending. If it failed, the events after `since` give the
+/// reason.
 async fn settle<const DONE: u16>(
     core: &Core,
     name: Name,

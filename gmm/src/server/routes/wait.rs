@@ -23,6 +23,7 @@ pub async fn poll<T: Send + 'static>(
     seen: impl Fn(&Manager) -> Option<T> + Clone + Send + 'static,
 ) -> Result<Option<T>, ApiError> {
     let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
+    // The watch begins before the first read, so that no change between the two is missed.
     let mut watch = core.watch(topic);
     loop {
         if let Some(found) = core.view(seen.clone()).await? {

@@ -25,6 +25,7 @@ pub fn http(access: &EtcdAccess) -> Result<ClientBuilder, String> {
     let builder = builder.tls_certs_only(authorities);
     let Some((certificate, key)) = &access.identity else { return Ok(builder) };
     let mut pem = std::fs::read(certificate).map_err(|error| of(certificate, error))?;
+    // The certificate's file may end without a newline, and the key begins a new line.
     pem.push(b'\n');
     pem.extend_from_slice(&cxloe_private::read(key).map_err(|error| of(key, error))?);
     let identity = Identity::from_pem(&pem).map_err(|error| of(certificate, causes(&error)))?;

@@ -10,7 +10,7 @@ use super::gateway::Gateway;
 use super::wire::{bytes, put, read, set_at};
 use crate::store::EtcdPlace;
 
-/// Time-out of one request.
+/// Time-out of one request to etcd.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The authority's key in etcd. It must be used only in the runtime of its first request.
@@ -34,7 +34,7 @@ impl SharedAuthority {
     /// # Errors
     /// [`EtcdError`].
     pub async fn or_new(&self, new: &str) -> Result<String, EtcdError> {
-        // A database without room takes no transaction that may write.
+        // The key is read first, since a full database refuses every transaction that may write.
         if let Some(stored) = self.read().await? {
             return Ok(stored);
         }

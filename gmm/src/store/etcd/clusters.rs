@@ -10,7 +10,7 @@ pub struct Clusters {
     ours: Option<u64>,
 }
 
-/// Judgement of an answer.
+/// Verdict on the cluster that an answer came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterJudgement {
     /// The member belongs to the cluster.
@@ -22,7 +22,7 @@ pub enum ClusterJudgement {
 }
 
 impl Clusters {
-    /// No answer yet of `members` members.
+    /// Starts without an answer from any of `members` members.
     pub fn of(members: usize) -> Self {
         Self { seen: vec![None; members], ours: None }
     }
@@ -34,8 +34,9 @@ impl Clusters {
         }
     }
 
-    /// Judges an answer of the member with this index from the cluster with this number. That of a majority of the given
-    /// members is this manager's; until one has a majority, the one before; without one before, the only one seen.
+    /// Judges an answer of the member with this index from the cluster with this number. The cluster of a
+    /// majority of the given members is this manager's. Without a majority, it is the one judged to be so
+    /// before, or else the only one seen.
     pub fn judge(&mut self, member: usize, cluster: u64) -> ClusterJudgement {
         self.saw(member, cluster);
         let count = |cluster: u64| self.seen.iter().filter(|seen| **seen == Some(cluster)).count();
@@ -64,10 +65,10 @@ mod tests {
     fn the_majority_decides() {
         for (members, answers, judgements) in [
             (1, &[(0, 7), (0, 7)][..], &[Ours, Ours][..]),
-            // Rebuilt from a snapshot, with another number.
+            // The only member was rebuilt from a snapshot, so its cluster has another number.
             (1, &[(0, 7), (0, 8)], &[Ours, Ours]),
             (3, &[(0, 7), (1, 7), (2, 9), (0, 7)], &[Ours, Ours, Other, Ours]),
-            // The member that went its own way answered first.
+            // The member that became a cluster of its own answers first.
             (3, &[(2, 9), (0, 7), (1, 7), (2, 9)], &[Ours, Other, Ours, Other]),
             (3, &[(0, 7), (0, 7), (1, 8), (2, 9), (0, 7)], &[Ours, Ours, Other, Other, Ours]),
             // Members are replaced one by one by those of another cluster.

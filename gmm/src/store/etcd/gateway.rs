@@ -34,22 +34,18 @@ pub enum EtcdError {
     Away {
         /// `HOST:PORT` of the last member that the request was sent to.
         host: String,
-        /// The reason, as text that follows the object in the message.
         reason: String,
-        /// Class of the failure.
         refusal: Refusal,
     },
-    /// A member refused the request.
     #[error("etcd at {host} refuses: {reason}")]
     Refused {
         /// The member that answered, `HOST:PORT`.
         host: String,
         /// Error text of that member.
         reason: String,
-        /// Class of the refusal.
         refusal: Refusal,
     },
-    /// The user of this manager lacks a right at etcd, or is none.
+    /// This manager's user does not exist at etcd, or lacks a right there.
     #[error(
         "etcd at {host} denies access: {reason}; look at the user of --etcd-user and its password, and at its role (`etcdctl user get`, `etcdctl role get`): it reads and writes all keys below the prefix"
     )]
@@ -74,9 +70,8 @@ pub enum EtcdError {
     NotMember {
         /// The address, `HOST:PORT`.
         host: String,
-        /// The observation that shows it.
+        /// Observation by which the address was recognised as wrong.
         reason: String,
-        /// Class of the failure.
         refusal: Refusal,
     },
 }
@@ -88,7 +83,6 @@ impl EtcdError {
         Self::Refused { host, reason: error.to_string(), refusal: Refusal::Invalid }
     }
 
-    /// Class of the failure.
     pub fn refusal(&self) -> Refusal {
         match self {
             Self::Away { refusal, .. } | Self::Refused { refusal, .. } | Self::NotMember { refusal, .. } => {
@@ -189,7 +183,7 @@ impl Gateway {
         Self::over(Arc::new(members), place.access.clone())
     }
 
-    /// A client of the same cluster with connections of its own, and what is known about the members.
+    /// A client of the same cluster with connections of its own. Both share what is known about the members.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -317,8 +311,8 @@ impl Gateway {
         }
     }
 
-    /// Asks each of several members once which cluster it belongs to; a member that does not answer is judged by its
-    /// first answer.
+    /// Requests from each of several members, once, the number of its cluster; a member that does not answer
+    /// is judged by its first answer.
     async fn probe(&self) {
         let hosts = &self.members.hosts;
         if hosts.len() == 1 || self.members.probed.swap(true, Ordering::Relaxed) {
@@ -345,7 +339,7 @@ impl Gateway {
     ) -> Result<A, Failed> {
         let Some((name, password)) = &self.access.user else {
             return self.ask_as(None, path, question, timeout).await.map_err(|failed| match failed.refusal {
-                // There is no user to get a token for.
+                // Without a user, no token can be requested: access is denied.
                 Refusal::Token => Failed { refusal: Refusal::Denied, ..failed },
                 _ => failed,
             });
@@ -378,6 +372,7 @@ impl Gateway {
         let failed = |reason, refusal: Refusal| {
             if refusal.moves_on() {
                 let next = asked.wrapping_add(1);
+                // If another request has moved on already, this one does not skip a member.
                 let _ = current.compare_exchange(asked, next, Ordering::Relaxed, Ordering::Relaxed);
             }
             Failed { host: host.clone(), reason, refusal }

@@ -85,7 +85,8 @@ impl Campaign {
         let there = self.gateway.range(&json!({"key": bytes(&self.key)}), ANSWER_TIMEOUT).await?;
         if let Some(leader) = there.kvs.first() {
             match KeyState::of(leader, &self.record) {
-                // This process has lost its connection: its lease is revoked, since no other process can use it.
+                // The key is left from a leadership that this process has lost. Its lease is revoked, since
+                // no other process can use it.
                 KeyState::Own => self.gateway.revoke(leader.lease, ANSWER_TIMEOUT).await?,
                 state => return Ok(self.held(state)),
             }
@@ -147,13 +148,13 @@ impl Campaign {
 enum KeyState {
     /// Another manager leads; this is its URL.
     Other(String),
-    /// This process wrote it.
+    /// This process wrote the key.
     Own,
-    /// An earlier process with the URL of this one wrote it.
+    /// An earlier process with the URL of this one wrote the key.
     Former,
-    /// It has no lease.
+    /// The key has no lease.
     Unleased,
-    /// Its value is not one that managers write.
+    /// The key's value is not one that managers write.
     Alien,
 }
 
@@ -169,7 +170,7 @@ impl KeyState {
     }
 }
 
-/// The loss of the leader's key, in words; `found` is what is under the key now.
+/// Describes the loss of the leader's key; `found` is the present record under the key.
 fn lost(key: &str, found: Option<&KeyValue>) -> String {
     match found {
         None => format!("somebody deleted the key {key} in etcd, or etcd ended its lease"),
@@ -214,7 +215,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The store at `place`, for this leader; it knows of etcd's members what this leader knows.
+    /// Opens the store at `place` for this leader. The store's client shares what is known about etcd's
+    /// members.
     ///
     /// # Errors
     /// As [`EtcdStore::open`].
@@ -238,8 +240,8 @@ impl Leadership {
         reason
     }
 
-    /// Watches the leader's key, until it is not as this leader created it. Whatever breaks the watch, the key is read
-    /// again before the next one.
+    /// Watches the leader's key until somebody has changed or deleted it. The key is read before each watch,
+    /// so that a broken watch misses no change.
     async fn watch(&self) -> String {
         let (key, mut backoff) = (&self.token.key, backoff());
         loop {
@@ -249,13 +251,14 @@ impl Leadership {
                     answer.header.revision
                 }
                 Ok(answer) => return lost(key, answer.found(0)),
-                // Without an answer, the lease decides.
+                // If etcd does not answer, the end of the lease decides.
                 Err(_) => {
                     tokio::time::sleep(backoff.pause()).await;
                     continue;
                 }
             };
-            // A watch whose member is cut off from the others gets no news: it is renewed as often as the lease.
+            // A watch at a member that is cut off from the others reports nothing, so it is replaced as often
+            // as the lease is renewed.
             let changed = self.gateway.changed(key, revision + 1);
             match tokio::time::timeout(self.ttl / 3, changed).await {
                 Ok(Ok(())) | Err(_) => backoff.reset(),
@@ -275,6 +278,7 @@ impl Leadership {
         let (usual, mut pause, mut trouble) = (self.ttl / 3, self.ttl / 3, None);
         loop {
             tokio::time::sleep(pause.min(lease.remaining())).await;
+            // The renewed lease counts from the request, since the answer may come late.
             let asked_ms = boot_ms();
             let remaining = lease.remaining();
             if remaining.is_zero() {

@@ -11,7 +11,7 @@ use super::gateway::Gateway;
 use super::wire::bytes;
 use crate::store::EtcdPlace;
 
-/// Time-out of one request.
+/// Time-out of one request to etcd.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Findings about one of the given members.
@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 pub struct EtcdMember {
     /// The address, `HOST:PORT`.
     pub host: String,
-    /// Number of the cluster to which it belongs; none if it does not tell.
+    /// Number of the cluster to which the member belongs; none if the member does not report it.
     pub cluster: Option<u64>,
     /// True if the cluster's database has no room.
     pub full: bool,
@@ -27,8 +27,8 @@ pub struct EtcdMember {
     pub failed: Option<EtcdError>,
 }
 
-/// Asks each of the members that `place` names for the leader's key, which takes a quorum and the rights of this
-/// manager.
+/// Reads the leader's key at each of the members that `place` names, which requires a quorum and the rights
+/// of this manager.
 ///
 /// # Errors
 /// [`EtcdError`] if no client or runtime can be made.

@@ -131,7 +131,7 @@ impl EtcdStore {
         self.place.etcdctl(&format!("del --prefix {}", self.place.key("")))
     }
 
-    /// Carries out all of `steps` in one transaction of the leader, or none.
+    /// Carries out all `steps` in one transaction of the leader, or none of them.
     fn write(&mut self, mut steps: Vec<Value>) -> Result<(), StoreError> {
         self.writes += 1;
         let commit = self.place.key("commit");
@@ -164,7 +164,7 @@ impl EtcdStore {
         if ours { Ok(()) } else { Err(self.not_leader_error()) }
     }
 
-    /// Every key from `first` up to, not including, `end` at `revision`, read in pages.
+    /// Reads every key from `first` up to, but not including, `end` at `revision`, in pages.
     fn pages(
         &self,
         mut first: String,
@@ -178,6 +178,7 @@ impl EtcdStore {
             let page = self.retry(async |timeout| self.gateway.range(&range, timeout).await)?;
             page.kvs.iter().try_for_each(&mut each)?;
             let Some(last) = page.kvs.last().filter(|_| page.more) else { return Ok(()) };
+            // The next page begins at the smallest key after the last one read.
             first = format!("{}\0", last.key);
         }
     }
@@ -207,7 +208,8 @@ impl EtcdStore {
                 head.value.parse().map_err(|_| self.damaged_error("redo/head", "it is no number"))?;
             tracing::info!(store = %self.place, parts = count, "finishing a commit that was under way");
             let mut parts = Vec::new();
-            // The parts of the redo log, without its head.
+            // From `redo/0` to below `redo/:`, which follows `redo/9`, are the parts of the log without its
+            // head.
             let (first, end) = (self.place.key("redo/0"), self.place.key("redo/:"));
             self.pages(first, &end, found.header.revision, |part| {
                 let steps = serde_json::from_str(&part.value);
@@ -280,7 +282,8 @@ impl Store for EtcdStore {
         let mut loads = 1;
         loop {
             match self.load_once() {
-                // All pages of a load are of one revision; a later one is as good.
+                // All pages of a load are read at one revision. If etcd has compacted it, a later revision
+                // will do.
                 Err(StoreError::Etcd { source, .. })
                     if source.refusal() == Refusal::Compacted && loads < LOADS_MAX =>
                 {

@@ -23,7 +23,7 @@ mod code {
     pub const UNAUTHENTICATED: i32 = 16;
 }
 
-/// First and longest pause before a request that etcd could not carry out is repeated.
+/// Minimum and maximum pause before a request that etcd could not carry out is repeated.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of new tokens for one request.
@@ -66,10 +66,10 @@ impl Refusal {
             code::UNAVAILABLE => Self::Busy,
             code::UNAUTHENTICATED => Self::Token,
             code::INVALID_ARGUMENT if text.contains("revision of auth store is old") => Self::Token,
-            // etcd was given no token: its users were made after this manager's last request.
+            // The request had no token, because etcd's users were created after this manager's last request.
             code::INVALID_ARGUMENT if text.contains("user name is empty") => Self::Token,
             code::INVALID_ARGUMENT if text.contains("authentication failed") => Self::Denied,
-            // The opposite: etcd has no users, and was asked for a token.
+            // A token was requested, but etcd has no users.
             code::FAILED_PRECONDITION if text.contains("authentication is not enabled") => Self::Token,
             code::FAILED_PRECONDITION if text.contains("is not leader") => Self::Busy,
             code::PERMISSION_DENIED => Self::Denied,
@@ -113,7 +113,7 @@ pub enum Next {
     Report,
 }
 
-/// Tries of one request.
+/// Remaining tries of one request: members that were not tried, and new tokens.
 #[derive(Debug)]
 pub struct Tries {
     members: usize,

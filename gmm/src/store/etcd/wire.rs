@@ -61,7 +61,7 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-/// Part of every answer.
+/// Header of every answer.
 #[derive(Debug, Deserialize)]
 pub struct Header {
     /// Revision of etcd's key space at the answer.
@@ -82,7 +82,6 @@ pub struct KeyValue {
     /// Revision at which the key was last set.
     #[serde(deserialize_with = "number")]
     pub mod_revision: i64,
-    /// Value of the key, as text.
     #[serde(deserialize_with = "text")]
     pub value: String,
     /// Identifier of the lease that the key is bound to; 0: none.
@@ -111,7 +110,7 @@ pub struct StepAnswer {
 /// Result of a transaction.
 #[derive(Debug, Deserialize)]
 pub struct TxnAnswer {
-    /// The head, with the store's revision.
+    /// Header with etcd's revision after the transaction.
     pub header: Header,
     /// True if all conditions held, so that the transaction's steps were carried out.
     #[serde(default)]

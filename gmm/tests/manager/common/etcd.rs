@@ -1,6 +1,8 @@
 //! An etcd for one test: one member on free ports of the loopback interface, with its files in a temporary folder. It
 //! ends with the test.
 
+#![expect(unsafe_code, reason = "etcd is tied to the test between fork and exec")]
+
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -19,14 +21,14 @@ use super::TEST_TIMEOUT;
 /// Maximum number of tries with other ports, since another process may take a free port first.
 const PORT_TRIES: u32 = 5;
 
-/// A running etcd. Its drop ends the process.
+/// A running etcd. Dropping it ends the process.
 pub struct Etcd {
     child: Option<Child>,
     client_port: u16,
     peer_port: u16,
     folder: tempfile::TempDir,
     more: Vec<String>,
-    /// Credentials of requests to etcd by the test itself, once etcd asks for some.
+    /// Credentials for the test's own requests to etcd, once access control is on.
     user: Option<(String, String)>,
 }
 
@@ -148,8 +150,8 @@ impl Etcd {
         self.ask_as(token, path, question)
     }
 
-    /// Turns access control on: `root` may do everything, and `gmm` what the role `fabric` may, which is everything
-    /// below `lab/`.
+    /// Turns access control on: user `root` may do everything, and user `gmm`, with the role `fabric`,
+    /// everything below `lab/`.
     pub fn guard(&mut self) {
         let ask = |path: &str, question: Value| self.ask(path, question).unwrap_or_else(|| panic!("{path}"));
         for (user, role) in [("root", "root"), ("gmm", "fabric")] {
@@ -223,7 +225,7 @@ fn base64(text: &str) -> String {
 pub fn lead(place: &EtcdPlace) -> Leadership {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let campaign = Campaign::new(place, "http://127.0.0.1:1", 600).unwrap();
-    // Beside much work on the disk, etcd may not answer in time: a manager tries again.
+    // While the disk is busy, etcd may not answer in time, so the attempt is repeated, as by a manager.
     for _ in 0..20 {
         match runtime.block_on(campaign.attempt()) {
             Ok(Attempt::Won(leadership)) => return leadership,

@@ -36,13 +36,13 @@ pub fn gmm() -> Command {
         .env_remove("CXLOE_TOKEN")
         .env("XDG_CONFIG_HOME", "/nonexistent")
         .env("CXLOE_LOG", "info")
-        // That of every user in tests of access control at etcd.
+        // Password of every etcd user in the tests of access control.
         .env("CXLOE_GMM_ETCD_PASSWORD", "secret")
         .stdin(Stdio::null());
     command
 }
 
-/// A `gmm serve` process on a free port, with store and log in `folder`. Its drop kills the process.
+/// A `gmm serve` process on a free port, with store and log in `folder`. Dropping it kills the process.
 pub struct Served {
     pub child: Child,
     pub url: String,
@@ -73,6 +73,7 @@ impl Served {
 
     fn start_as(how: &[&str], store: &[&str], folder: &Path, more: &[&str]) -> Self {
         let (port_file, log) = (folder.join("port"), folder.join("log"));
+        // The port file of an earlier manager must not be taken for that of this one.
         drop(std::fs::remove_file(&port_file));
         let mut child = gmm()
             .args(["serve", "--listen", "127.0.0.1:0"])
@@ -164,7 +165,7 @@ pub fn compute_node(node: &str, last: u8) -> RegisterComputeNode {
     }
 }
 
-/// A memory node that confirms every command, until its drop.
+/// A memory node that confirms every command, until it is dropped.
 pub struct ObedientNode {
     task: tokio::task::JoinHandle<()>,
 }

@@ -32,7 +32,7 @@ impl Known {
     pub fn accepts(&mut self, from: Watermark) -> bool {
         let accepted = !from.is_before(self.seen);
         if accepted {
-            // A command does not contain the number of the manager's run.
+            // A command does not contain the number of the manager's run, so the number seen last is kept.
             self.seen = Watermark { run: if from.run == 0 { self.seen.run } else { from.run }, ..from }
         } else {
             self.refused += 1
@@ -95,7 +95,7 @@ impl Node {
         self.known.lock().unwrap()
     }
 
-    /// Starts the node's daemon, which the drop of the returned link ends.
+    /// Starts the node's daemon. Dropping the returned link ends it.
     pub fn start(&self, managers: &str) -> ManagerLink<Self> {
         let backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
         ManagerLink::start(managers, None, backoff, self.clone(), Self::registration).unwrap()

@@ -26,7 +26,7 @@ pub struct Orders {
     pub stats: Value,
 }
 
-/// A memory node that follows its [`Orders`]. Its drop ends it.
+/// A memory node that follows its [`Orders`]. Dropping it ends its requests.
 pub struct PatientNode {
     orders: Arc<Mutex<Orders>>,
     task: tokio::task::JoinHandle<()>,
@@ -96,7 +96,7 @@ pub struct Agent {
     pub errors: Vec<VppbError>,
 }
 
-/// An agent that follows the settings in [`Agent`]. Its drop ends it.
+/// An agent that follows the settings in [`Agent`]. Dropping it ends its requests.
 pub struct PatientAgent {
     agent: Arc<Mutex<Agent>>,
     task: tokio::task::JoinHandle<()>,

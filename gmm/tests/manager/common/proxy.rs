@@ -29,7 +29,7 @@ struct Shared {
     to: SocketAddr,
 }
 
-/// A running proxy. Its drop ends it.
+/// A running proxy. Dropping it closes its connections.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -84,6 +84,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
+        // A connection wakes the thread, which then sees that it is to stop.
         drop(TcpStream::connect(self.address));
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();

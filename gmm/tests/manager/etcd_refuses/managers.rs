@@ -1,5 +1,6 @@
-//! Three managers over etcd with ten thousand records: the fabric is restored from a backup, and etcd is disturbed in
-//! one way after the other while clients create regions. Every create that was acknowledged is there, once.
+//! Three managers over etcd with ten thousand records: the fabric is restored from a backup, and etcd is
+//! disturbed in one way after the other while clients create regions. Every acknowledged region must exist
+//! exactly once.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -18,16 +19,16 @@ use crate::common::{EXTENT, Served, compute_node, eventually, gmm, memory_node};
 
 /// Number of compute nodes in the backup.
 const RECORDS: u16 = 10_000;
-/// Number of requests that fill the store at a time.
+/// Number of requests that fill the store at the same time.
 const AT_ONCE: u16 = 16;
 /// Number of clients that create regions.
 const CREATORS: u32 = 8;
-/// Number of creates that have to be acknowledged after each disturbance before the next one.
+/// Number of creates that have to be acknowledged after one disturbance before the next one begins.
 const BETWEEN: usize = 40;
-/// Pause of a client after a refusal, and of the one that watches.
+/// Pause of a client after a refusal, and of the test between two looks at the number of creates.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What became of the creates. Each has a number of its own, which the region has as its user.
+/// Results of the creates. Each create has a number of its own, which the region has as its user id.
 #[derive(Default)]
 struct Creates {
     next: AtomicU32,
@@ -47,11 +48,11 @@ impl Creates {
         let client = Client::new(&managers).unwrap();
         while !self.stop.load(Ordering::SeqCst) {
             let number = self.next.fetch_add(1, Ordering::SeqCst) + 1;
-            // Of many compute nodes, each of which has few decoders.
+            // The regions have many owners, so that each owner has few decoders.
             let owner = record((number % u32::from(RECORDS)) as u16);
             let nameless = CreateRegion::nameless(EXTENT, owner);
             let create = CreateRegion { uid: Some(number), wait_ms: 0, ..nameless };
-            // What was refused is asked for again: a refusal says that nothing was done.
+            // A refused create is repeated: a refusal means that nothing was done.
             while !self.stop.load(Ordering::SeqCst) {
                 match client.create_region(&create).await {
                     Ok(_) => self.acknowledged.lock().unwrap().push(number),

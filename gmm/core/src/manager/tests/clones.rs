@@ -1,4 +1,4 @@
-//! Clones and snapshots: what each compute node has, and what memory nodes are ordered, at each step.
+//! Clones and snapshots: the regions of each compute node, and the commands to memory nodes, at each step.
 
 use super::*;
 use cxloe_fabric::api::{CloneRegion, MoveRegion, ProtectRegion, SealRegion};
@@ -6,7 +6,8 @@ use cxloe_fabric::hdm::Ways;
 use cxloe_fabric::model::{LegState, Protection};
 
 impl Fabric {
-    /// A fabric with three memory nodes, agents of `cn(1)` and `cn(2)`, and the region `r` of `cn(1)` on two of the nodes.
+    /// Returns a fabric with three memory nodes, agents of `cn(1)` and `cn(2)`, and the region `r` of `cn(1)`
+    /// on two nodes.
     fn with_region_to_clone() -> Self {
         let mut fabric = Self::new(&[8, 8, 8]);
         [1, 2].into_iter().for_each(|last| fabric.register_cn(last));
@@ -81,7 +82,7 @@ fn snapshots_are_sealed_and_cloned_at_once() {
     assert_eq!(fabric.state_of("s"), Some(RegionState::Active), "nobody writes it: its owner keeps it");
     fabric.both_follow();
     assert!(!fabric.manager.region(&name("c")).unwrap().sealed);
-    // A disabled region stays disabled.
+    // Cloning a disabled region leaves it disabled.
     fabric.apply(Command::DisableRegion(name("r"))).unwrap();
     fabric.both_follow();
     fabric.clone_of_r("d", |_| {}).unwrap();
@@ -95,7 +96,8 @@ fn snapshots_are_sealed_and_cloned_at_once() {
 
 #[test]
 fn a_clone_that_cannot_be_made_leaves_its_source() {
-    // The owner's agent ends before it has written back.
+    // Case 1: the owner's agent ends before it has written back, so the clone is destroyed and the source
+    // stays.
     let mut fabric = Fabric::with_region_to_clone();
     fabric.clone_of_r("c", |_| {}).unwrap();
     fabric.now_ms += TIMEOUT_MS;
@@ -108,7 +110,7 @@ fn a_clone_that_cannot_be_made_leaves_its_source() {
     fabric.register_run(2, 6);
     fabric.both_follow();
     assert_eq!((fabric.state_of("r"), fabric.state_of("c")), (Some(RegionState::Active), None));
-    // A memory node refuses.
+    // Case 2: a memory node refuses to copy its part.
     fabric.clone_of_r("c", |_| {}).unwrap();
     (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
     let at = fabric.manager.region(&name("r")).unwrap().legs[0].memory_node.clone();
@@ -117,20 +119,20 @@ fn a_clone_that_cannot_be_made_leaves_its_source() {
     fabric.both_follow();
     assert_eq!((fabric.state_of("r"), fabric.state_of("c")), (Some(RegionState::Active), None));
     assert!(fabric.has(1, "r"));
-    // The clone is destroyed while it waits.
+    // Case 3: the clone is destroyed while it waits for its source.
     fabric.clone_of_r("c", |_| {}).unwrap();
     fabric.apply(Command::DestroyRegion { name: name("c"), force: true, created_ms: None }).unwrap();
     assert_eq!(fabric.state_of("r"), Some(RegionState::Active), "before its owner has released it");
     fabric.both_follow();
     assert_eq!((fabric.state_of("r"), fabric.state_of("c")), (Some(RegionState::Active), None));
-    // The source is destroyed while the clone waits.
+    // Case 4: the source is destroyed while the clone waits for it.
     fabric.clone_of_r("c", |_| {}).unwrap();
     fabric.apply(Command::DestroyRegion { name: name("r"), force: true, created_ms: None }).unwrap();
     fabric.both_follow();
     assert_eq!((fabric.state_of("r"), fabric.state_of("c")), (None, None));
 }
 
-/// Memory without the content of the source never becomes a region that can be used.
+/// Memory without the content of the source must never become a region that can be used.
 #[test]
 fn a_memory_node_that_loses_its_content_ends_the_clone() {
     let mut fabric = Fabric::with_region_to_clone();

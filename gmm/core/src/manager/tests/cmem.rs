@@ -1,4 +1,4 @@
-//! Reuse of CMem addresses, never of one that an old request could still reach; removal of compute nodes.
+//! Reuse of CMem addresses, but never of one that an old request could still reach; removal of compute nodes.
 
 use cxloe_fabric::api::ErrorCode;
 use cxloe_fabric::model::CMEM_LIMIT;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::cmem::QUARANTINE_MS;
 use super::*;
 
-/// A fabric in which `cn1` has `extents` extents of never used CMem left.
+/// Returns a fabric in which `cn1` has `extents` extents of never used CMem left.
 fn nearly_used_up(extents: u64) -> Fabric {
     let mut fabric = Fabric::new(&[16, 16]);
     fabric.register_cn(1);
@@ -42,12 +42,13 @@ fn addresses_are_reused_after_confirmation_of_nodes_and_agent() {
     let first = bases(&fabric, "first");
     fabric.destroy("first").unwrap();
     refused(&mut fabric);
-    // The agent has received the end of the region and is quiet, but the memory node still maps it.
+    // The agent has received the end of the region, and its requests have ended, but the memory node still
+    // maps the region.
     fabric.sync_cn(1).unwrap();
     quiet(&mut fabric);
     fabric.sync_cn(1).unwrap();
     refused(&mut fabric);
-    // The memory node has unmapped it, but requests may be outstanding.
+    // The memory node has unmapped the region, but requests of the agent may still be in the network.
     fabric.settle();
     assert!(fabric.state_of("first").is_none());
     refused(&mut fabric);
@@ -82,7 +83,8 @@ fn another_run_of_the_agent_waits_until_nothing_of_the_one_before_can_be_on_its_
     fabric.create("next", 2, cn(1)).unwrap();
 }
 
-/// A thousand programs in succession, each with half of the pool: together they use far more than all CMem addresses.
+/// A thousand programs in succession, each with half of the pool, together use far more than all CMem
+/// addresses: none may run out.
 #[test]
 fn programs_may_come_and_go_for_ever() {
     let mut fabric = nearly_used_up(8);
@@ -103,7 +105,7 @@ fn programs_may_come_and_go_for_ever() {
     assert!(fabric.manager.state().verify().is_ok());
 }
 
-/// A request that can still be carried out.
+/// Request to an address that a memory node may still carry out.
 #[derive(Debug, Clone)]
 struct Request {
     region: Name,
@@ -113,7 +115,7 @@ struct Request {
     until_ms: Option<u64>,
 }
 
-/// A compute node whose agent makes requests for every region that is attached according to its own records.
+/// Compute node whose agent makes requests for every region that its own records show as attached.
 struct World {
     fabric: Fabric,
     requests: Vec<Request>,
@@ -154,7 +156,7 @@ impl World {
                 self.requests.iter_mut().for_each(|request| {
                     request.until_ms.get_or_insert(until);
                 });
-                // The memory node's state of the agent ends with its process.
+                // A new process starts without the records of the former one.
                 self.fabric.agents.insert(cn(1), Agent::default());
                 self.fabric.register_run(1, self.run);
             }
@@ -198,7 +200,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// A request for one region never reaches the memory of another, whatever is lost or delayed.
+    /// Whatever is lost or delayed, a request for one region must never reach the memory of another.
     #[test]
     fn no_request_reaches_what_came_later(
         steps in prop::collection::vec((0_u8..16, any::<usize>()), 1..250),
@@ -234,7 +236,7 @@ fn a_compute_node_is_forgotten_when_it_has_nothing() {
     assert!(!fabric.manager.state().compute_nodes.contains_key(&cn(1)));
     assert_eq!(forget(&mut fabric).unwrap_err().code(), ErrorCode::NotFound);
     fabric.restart_manager();
-    // The compute node returns and is allocated none of its earlier addresses before its old requests have ended.
+    // The compute node returns: it must get none of its earlier addresses before its old requests have ended.
     fabric.register_run(1, 9);
     assert_eq!(fabric.manager.state().compute_nodes[&cn(1)].index, 0);
     let error = fabric.create("big", 5, cn(1)).unwrap_err();
@@ -263,7 +265,7 @@ fn invented_ids_replace_each_other_only() {
         instance_id: 1,
         seen: Watermark::default(),
     };
-    // Without the store, for speed: there are many commands.
+    // The store is left out, for speed: there are many commands.
     let (manager, now_ms) = (&mut fabric.manager, fabric.now_ms);
     for number in 0..COMPUTE_NODES_MAX as u32 - 2 {
         manager.apply(Command::RegisterComputeNode(register(number)), now_ms).unwrap();

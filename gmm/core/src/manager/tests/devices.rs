@@ -1,5 +1,5 @@
-//! Interleaving, growth, quotas, logical devices and their bindings, release, and the modes of initialisation: one test
-//! for each rule.
+//! Interleaving, growth, quotas, logical devices and their bindings, release, and the modes of
+//! initialisation: one test for each rule.
 
 use super::*;
 use cxloe_fabric::api::ErrorCode;

@@ -1,11 +1,13 @@
-//! Regions that move to another compute node: when the owner changes, and what remains after each failure.
+//! Regions that move to another compute node: the moment at which the owner changes, and the state after each
+//! failure.
 
 use super::*;
 use cxloe_fabric::api::{MoveRegion, ProtectRegion};
 use cxloe_fabric::model::{LegState, Protection};
 
 impl Fabric {
-    /// A fabric with two memory nodes, agents of `cn(1)` and `cn(2)`, and the region `r` of `cn(1)` on both nodes.
+    /// Returns a fabric with two memory nodes, agents of `cn(1)` and `cn(2)`, and the region `r` of `cn(1)`
+    /// on both nodes.
     fn with_region() -> Self {
         let mut fabric = Self::new(&[6, 6]);
         (1..3).for_each(|last| fabric.register_cn(last));
@@ -26,7 +28,7 @@ impl Fabric {
         self.manager.region(&name("r")).unwrap().owner
     }
 
-    /// Lets the agents follow until nothing changes any more.
+    /// Syncs agents and memory nodes until nothing changes any more.
     fn follow(&mut self) {
         for _ in 0..3 {
             (1..3).for_each(|last| self.sync_cn(last).unwrap());
@@ -39,7 +41,7 @@ impl Fabric {
         self.agents.iter().filter(|(_, agent)| has(agent)).map(|(cn, _)| *cn).collect()
     }
 
-    /// Compute nodes for which memory nodes serve memory.
+    /// Returns the compute nodes for which memory nodes have mappings.
     fn served(&self) -> Vec<CnId> {
         let served = self.nodes.iter().flat_map(|node| node.mapped.values().map(|(cn, _)| *cn));
         let mut served: Vec<CnId> = served.collect();
@@ -67,7 +69,7 @@ fn the_owner_changes_once_it_has_released_the_region() {
     fabric.sync_cn(1).unwrap();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Creating), cn(2)));
     assert_eq!(fabric.attached(), []);
-    // One memory node after the other.
+    // The region becomes active only when both memory nodes have replaced their mappings.
     fabric.settle_only(0);
     assert_eq!(fabric.state_of("r"), Some(RegionState::Creating));
     fabric.settle_only(1);
@@ -80,7 +82,7 @@ fn the_owner_changes_once_it_has_released_the_region() {
     let bound: Vec<CnId> =
         (1..3).flat_map(|last| fabric.manager.devices_of(cn(last)).map(move |_| cn(last))).collect();
     assert_eq!(bound, [cn(2); 2], "each memory node is bound to the owner");
-    // And back: the former owner's addresses are not given again.
+    // The region moves back and forth: it must not get its earlier addresses at the same compute node again.
     let before: Vec<u64> = region.legs.iter().map(|leg| leg.cmem_base).collect();
     fabric.order(Some(1), false).unwrap();
     fabric.follow();
@@ -98,25 +100,25 @@ fn the_owner_changes_once_it_has_released_the_region() {
 #[test]
 fn before_the_release_the_owner_keeps_it() {
     let mut fabric = Fabric::with_region();
-    // Stopped by order.
+    // Case 1: the move is stopped by order.
     fabric.order(Some(2), false).unwrap();
     fabric.order(None, false).unwrap();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
     fabric.order(None, false).unwrap();
-    // Disabled instead.
+    // Case 2: the region is disabled during the move.
     fabric.order(Some(2), false).unwrap();
     fabric.apply(Command::DisableRegion(name("r"))).unwrap();
     fabric.follow();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Disabled), cn(1)));
     fabric.apply(Command::EnableRegion(name("r"))).unwrap();
     fabric.follow();
-    // The owner's agent stops.
+    // Case 3: the owner's agent stops without having written back.
     fabric.order(Some(2), false).unwrap();
     fabric.now_ms += TIMEOUT_MS;
     fabric.apply(Command::Tick).unwrap();
     fabric.settle();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
-    // Another agent of the owner starts before the release.
+    // Case 4: another agent of the owner starts before the release.
     fabric.register_run(1, 6);
     fabric.sync_cn(1).unwrap();
     fabric.order(Some(2), false).unwrap();
@@ -128,7 +130,7 @@ fn before_the_release_the_owner_keeps_it() {
     fabric.now_ms += TIMEOUT_MS;
     fabric.apply(Command::Tick).unwrap();
     fabric.settle();
-    // It may have changes that it has not written back.
+    // The owner's agent, which is away, may have changes that it has not written back.
     refused(fabric.order(Some(2), false), "--force");
     fabric.order(Some(2), true).unwrap();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Creating), cn(2)));
@@ -183,7 +185,7 @@ fn what_cannot_move_says_why() {
     assert!(matches!(fabric.order(Some(2), false), Err(ManagerError::OverQuota { .. })));
     fabric.apply(Command::SetQuota(cn(2).into(), None)).unwrap();
 
-    // A quota that is set meanwhile: the region stays with its owner.
+    // During the move, the new owner gets a quota that is too small: the region stays with its owner.
     fabric.order(Some(2), false).unwrap();
     fabric.apply(Command::SetQuota(cn(2).into(), Some(7 * EXTENT))).unwrap();
     fabric.follow();
@@ -202,7 +204,7 @@ fn what_cannot_move_says_why() {
     fabric.destroy("r").unwrap();
     refused(fabric.order(Some(1), false), "only a region in use");
 
-    // Capacity that was set aside for a compute node stays with it.
+    // Capacity reserved for a logical device of a compute node stays with this compute node.
     let mut fabric = Fabric::new(&[6]);
     (1..3).for_each(|last| fabric.register_cn(last));
     fabric.set_ld("mn0", 0, 1).unwrap();
@@ -212,7 +214,7 @@ fn what_cannot_move_says_why() {
     let order = MoveRegion { to: Some(cn(2).into()), force: false, wait_ms: 0 };
     refused(fabric.apply(Command::MoveRegion(region, order)).map(drop), "set aside for logical device 0");
 
-    // A whole memory node belongs to one compute node.
+    // A memory node that is given away whole belongs to one compute node.
     let mut fabric = Fabric::new(&[6]);
     fabric.nodes[0].kind = DeviceKind::Sld;
     fabric.register(0).unwrap();
@@ -227,7 +229,8 @@ fn what_cannot_move_says_why() {
     assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![cn(2)]));
 }
 
-/// A copy that is being made when the owner releases the region: the owner changes once the memory node has answered.
+/// A copy is being made when the owner releases the region: the owner changes only once the memory node has
+/// answered.
 #[test]
 fn a_mirrored_region_moves_with_both_copies() {
     let mut fabric = Fabric::new(&[4, 4]);
@@ -248,7 +251,7 @@ fn a_mirrored_region_moves_with_both_copies() {
     assert_eq!(fabric.served(), [cn(2)]);
 }
 
-/// A copy that is given up lies on a memory node that stays away: the region moves once that node is forgotten.
+/// A copy to be unmapped is on an unreachable memory node: the region moves once that node is forgotten.
 #[test]
 fn a_move_does_not_wait_for_a_forgotten_memory_node() {
     let mut fabric = Fabric::new(&[4, 4]);

@@ -1,5 +1,5 @@
-//! Keys of nodes: the first registration sets a node's key, both ends of a mapping receive the other end's key, and no
-//! other node takes its place.
+//! Keys of nodes: the first registration sets a node's key, both ends of a mapping receive the key of the
+//! other end, and another node cannot register in the name of the first.
 
 use super::*;
 use cxloe_fabric::api::ErrorCode;
@@ -103,7 +103,7 @@ fn a_node_keeps_its_key_until_it_is_given_another() {
     fabric.apply(other).unwrap();
 }
 
-/// A memory node distinguishes a revoked key from removed memory: it is notified of revoked keys only.
+/// A memory node receives the keys that are revoked, and so distinguishes a revoked key from removed memory.
 #[test]
 fn a_revoked_key_is_reported_while_there_is_memory() {
     let mut fabric = Fabric::new(&[8]);
@@ -149,7 +149,7 @@ fn a_running_node_loses_its_place_only_by_order() {
         take_over,
     };
     fabric.apply(join(b"first", false)).unwrap();
-    // A node that has not registered yet is not running.
+    // A node that has joined but not registered is not running, so another one may replace it.
     fabric.apply(join(b"second", false)).unwrap();
     fabric.apply(register(Some(FIRST))).unwrap();
     fabric.apply(join(b"second", false)).unwrap();

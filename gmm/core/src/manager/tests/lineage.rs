@@ -4,7 +4,7 @@ use super::*;
 use cxloe_fabric::api::{AdoptFabric, ErrorCode, Held, NotFollowed, Party, ReportOrphans};
 use cxloe_fabric::model::{Extents, lineage};
 
-/// Starts a manager over a store, as a run of this number.
+/// Starts a manager over a store, with this run number.
 fn start(store: &mut CommittedState, run: u64) -> Manager {
     let options = Options { run, ..Options::default() };
     let (manager, outcome) = Manager::take_over(store.state(), options, 1000).unwrap();
@@ -44,7 +44,7 @@ fn a_store_that_was_put_back_is_refused_at_every_further_start_until_it_is_adopt
         .unwrap();
     node.seen = manager.watermark();
     assert_eq!(node.seen.run, 22);
-    // A store that was not set back is followed over restarts.
+    // Nodes follow each restart over a store that was not set back to an older copy.
     for run in 30..33 {
         let mut manager = start(&mut store, run);
         apply(&mut manager, &mut store, Command::RegisterMemoryNode(node.register())).unwrap();
@@ -63,7 +63,7 @@ fn a_store_that_was_put_back_is_refused_at_every_further_start_until_it_is_adopt
         let refused: Vec<Party> =
             manager.refused_nodes(2000).into_iter().map(|refused| refused.node).collect();
         assert_eq!(refused, [Party::MemoryNode(name("mn0")), Party::ComputeNode(cn(1))]);
-        // A node decides the same from the lineage that it is sent.
+        // From the lineage in its answer, a node must come to the same decision.
         let shown = manager.lineage_for(node.seen);
         assert!(!lineage::contains(&shown, manager.watermark(), node.seen));
         assert!(shown.len() <= 2, "{shown:?}");
@@ -158,7 +158,7 @@ fn memory_that_no_region_has_is_given_to_nobody_until_it_is_released() {
     fabric.create("small", 3, cn(1)).unwrap();
     fabric.settle();
     assert!(fabric.nodes[0].mapped.keys().all(|extent| *extent >= 5), "{:?}", fabric.nodes[0].mapped);
-    // Over restarts of manager and memory node.
+    // The orphans are still recorded after a restart of the manager and of the memory node.
     fabric.restart_manager();
     fabric.register(0).unwrap();
     assert_eq!(fabric.manager.orphan_bytes(&name("mn0")), 5 * EXTENT);
@@ -175,7 +175,7 @@ fn memory_that_no_region_has_is_given_to_nobody_until_it_is_released() {
     assert_eq!((fabric.free(), fabric.manager.orphan_bytes(&name("mn0"))), (5, 0));
     fabric.create("large", 4, cn(1)).unwrap();
 
-    // Another incarnation of the pool contains no orphans.
+    // A pool with another incarnation has lost its orphans, so their records are removed.
     let mut fabric = Fabric::new(&[8]);
     fabric.apply(report(&fabric, vec![kept])).unwrap();
     fabric.nodes[0].incarnation = 2;
@@ -211,7 +211,7 @@ fn what_cannot_be_stored_is_taken_back_and_nothing_is_changed_until_it_can() {
     fabric.settle();
     let before = fabric.manager.state().clone();
     fabric.manager.begin_batch();
-    // Every kind of change, without storing it, as with a full disk.
+    // Every kind of change is made and not stored, as with a full disk.
     let now_ms = fabric.now_ms;
     let destroy = Command::DestroyRegion { name: name("kept"), force: true, created_ms: None };
     let sizes = vec![ByteSize(LD_UNIT)];
@@ -232,7 +232,7 @@ fn what_cannot_be_stored_is_taken_back_and_nothing_is_changed_until_it_can() {
             fabric.manager.apply(step.clone(), now_ms).unwrap_or_else(|error| panic!("{step:?}: {error}"));
         assert!(!outcome.changes.is_empty() || matches!(step, Command::SyncMemoryNode(..)), "{step:?}");
     }
-    // Both nodes fall silent, and one is forgotten.
+    // Both memory nodes become silent, and one is forgotten: these changes must be undone, too.
     fabric.manager.apply(Command::Tick, now_ms + TIMEOUT_MS).unwrap();
     fabric.manager.apply(forget, now_ms + TIMEOUT_MS).unwrap();
     assert_ne!(&before, fabric.manager.state());
@@ -282,7 +282,7 @@ fn an_empty_store_is_not_begun_with_while_nodes_of_another_fabric_ask() {
         fabric.settle();
         fabric.destroy("r").unwrap();
         fabric.settle();
-        // A node of another fabric asks and is refused.
+        // A node that has followed another fabric registers and is refused.
         let mut stranger = Node::new(9, 8);
         stranger.seen = Watermark { term: 4, revision: 99, run: 12345 };
         let error = fabric.apply(Command::RegisterMemoryNode(stranger.register())).unwrap_err();
@@ -292,13 +292,13 @@ fn an_empty_store_is_not_begun_with_while_nodes_of_another_fabric_ask() {
             Err(error) => {
                 assert!(!anew && error.to_string().contains("wrong data directory"), "{error}");
                 assert!(error.hint().contains("--new-fabric"), "{}", error.hint());
-                // The node is no longer listed, so a new fabric may begin.
+                // Without a further report, the node is no longer listed, so a new fabric may begin.
                 fabric.now_ms += 200_000;
                 (0..1).for_each(|node| fabric.register(node).unwrap());
                 fabric.create("r", 1, cn(1)).unwrap();
             }
         }
-        // With a region, the store is not empty.
+        // With a region, the store is not empty: a refused node no longer prevents new regions.
         fabric.apply(Command::RegisterMemoryNode(stranger.register())).unwrap_err();
         fabric.create("s", 1, cn(1)).unwrap();
     }

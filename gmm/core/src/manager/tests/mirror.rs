@@ -1,4 +1,5 @@
-//! Copies of mirrored regions: a test for each transition, and a search for an order of events that breaks an invariant.
+//! Copies of mirrored regions: a test for each transition, and a search for an order of events that breaks an
+//! invariant.
 
 use super::*;
 use cxloe_fabric::api::{LegsFilled, LegsStale, ProtectRegion, RelocateRegion};
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 const REBUILD_AFTER_MS: u64 = 60_000;
 
 impl Fabric {
-    /// A fabric with these memory nodes, one per rack, and the agent of `cn(1)`.
+    /// Returns a fabric with memory nodes of these sizes, one per rack, and the agent of `cn(1)`.
     fn racked(extents: &[u64]) -> Self {
         let options = Options { rebuild_after_ms: REBUILD_AFTER_MS, ..Options::default() };
         let mut fabric = Self::with(extents, options);
@@ -35,7 +36,7 @@ impl Fabric {
         self.manager.region(&name("r")).unwrap()
     }
 
-    /// The legs that are not being unmapped: copy, number of the memory node, and state.
+    /// Returns copy, number of the memory node, and state of each leg that is not being unmapped.
     fn legs(&self) -> Vec<(u8, usize, LegState)> {
         let live = self.region().legs.iter().filter(|leg| leg.state != LegState::Unmapping);
         let mut legs: Vec<_> = live.map(|leg| (leg.copy, self.node_of(leg), leg.state)).collect();
@@ -72,7 +73,7 @@ impl Fabric {
         self.filled_at(node, self.region().epoch)
     }
 
-    /// Lets time pass, in which only these memory nodes and the agent send messages.
+    /// Lets time pass, while only these memory nodes and the agent send messages.
     fn pass(&mut self, ms: u64, alive: &[usize]) {
         let until = self.now_ms + ms;
         while self.now_ms < until {
@@ -94,7 +95,7 @@ impl Fabric {
         self.apply(Command::RelocateRegion(name("r"), relocate)).map(drop)
     }
 
-    /// Restarts a memory node without its content.
+    /// Restarts a memory node with an empty pool.
     fn lose(&mut self, node: usize) {
         self.nodes[node].incarnation += 1;
         self.nodes[node].instance_id += 1;
@@ -560,7 +561,7 @@ proptest! {
             let after = fabric.region().clone();
             prop_assert!(after.epoch >= before.epoch);
             let in_sync = |region: &Region| region.legs.iter().filter(|leg| leg.is_in_sync()).count();
-            // A position without a copy in sync: the memory node of the last one lost the content.
+            // A position loses its last copy in sync only if the memory node of this copy lost its content.
             if in_sync(&before) > 0 && in_sync(&after) == 0 {
                 prop_assert!(matches!(step, Step::Lose(_)), "{step:?}: {before:?} {after:?}");
                 prop_assert!(after.legs.iter().any(|leg| leg.state == LegState::Lost));
@@ -568,14 +569,16 @@ proptest! {
             for leg in after.legs.iter().filter(|leg| leg.is_in_sync()) {
                 let was = before.legs.iter().find(|was| was.cmem_base == leg.cmem_base);
                 let was_in_sync = was.is_some_and(|was| was.is_in_sync() && was.incarnation == leg.incarnation);
-                // Content that was in sync stays so, or was filled, or comes back, or a user asked for zeros.
+                // A leg is in sync only if it was before, was filled, has its content back, or a user asked
+                // for zeros.
                 let came_back = was.is_some_and(|was| was.state == LegState::Lost)
                     && matches!(step, Step::Lose(_) | Step::Return(_));
                 let zeros = in_sync(&before) == 0 && matches!(step, Step::Sync(_) | Step::Silence(_));
                 let filled = matches!(step, Step::Filled(_)) && was.is_some_and(|was| was.state == LegState::Stale);
                 prop_assert!(was_in_sync || came_back || zeros || filled, "{step:?}: {before:?} {after:?}");
                 if filled && !was_in_sync {
-                    // The end of a move also drops the leg on the drained node.
+                    // The end of a move changes the legs in sync twice, because the leg on the drained node
+                    // is dropped, too.
                     prop_assert!((1..=2).contains(&(after.epoch - before.epoch)));
                     let node = &nodes_before[&leg.memory_node];
                     prop_assert_eq!(leg.incarnation, Some(node.incarnation));

@@ -1,6 +1,6 @@
-//! A fabric to test the manager with: a manager over a store in memory, and memory nodes that carry out its commands.
-//! `rules`, `devices`, `operations`, `lineage`, `keys`, `mirror`, `clones` and `cmem` have a test for each rule, `orders` searches for an
-//! order of events that breaks one.
+//! A fabric to test the manager with: a manager over a store in memory, and memory nodes that carry out its
+//! commands. `rules`, `devices`, `operations`, `lineage`, `keys`, `mirror`, `clones` and `cmem` have a test
+//! for each rule, `orders` searches for an order of events that breaks one.
 
 mod clones;
 mod cmem;
@@ -23,7 +23,7 @@ use cxloe_fabric::api::{
 };
 use cxloe_fabric::model::{ByteSize, CommandResult, DeviceKind, LD_UNIT, Mapping, RegionState, UnbindOption};
 
-/// Half of the unit in which capacity is reserved for logical devices.
+/// Extent size of the memory nodes: half of the unit in which capacity is reserved for logical devices.
 const EXTENT: u64 = 128 << 20;
 const TIMEOUT_MS: u64 = 5000;
 
@@ -35,7 +35,8 @@ fn cn(last: u8) -> CnId {
     CnId::new([2, 0, 0, 0, 1, last]).unwrap()
 }
 
-/// A correct memory node: carries out commands in order and keeps results until they are acknowledged.
+/// Memory node without faults: it carries out commands in order, and keeps results until they are
+/// acknowledged.
 #[derive(Debug, Clone)]
 struct Node {
     name: Name,
@@ -49,9 +50,8 @@ struct Node {
     acked_seq: u64,
     seen: Watermark,
     results: Vec<CommandResult>,
-    /// Extent -> the CN and the CMem page that it serves.
+    /// CN and CMem page that each mapped extent serves, by extent.
     mapped: BTreeMap<u64, (CnId, u64)>,
-    /// Sealed memory that other compute nodes may read.
     shares: Vec<cxloe_fabric::model::Share>,
 }
 
@@ -159,7 +159,7 @@ impl Node {
     }
 }
 
-/// A state built from the changes committed to it, as in a store.
+/// State built only from committed changes, as a store would hold it.
 #[derive(Debug, Clone, Default)]
 struct CommittedState(FabricState);
 
@@ -182,7 +182,7 @@ struct Fabric {
     options: Options,
 }
 
-/// A correct agent of a compute node: attaches its regions and releases them when asked.
+/// Agent without faults: it attaches its regions, and releases them when asked.
 #[derive(Debug, Clone, Default)]
 struct Agent {
     registration: u64,
@@ -190,7 +190,7 @@ struct Agent {
     attached: BTreeMap<Name, Region>,
     released: Vec<ReleasedRegion>,
     held: bool,
-    /// The latest event of which the agent reports that all earlier requests have ended.
+    /// Number of an event: the agent reports that all its requests from before that event have ended.
     quiet: u64,
 }
 
@@ -250,7 +250,7 @@ impl Fabric {
         fabric
     }
 
-    /// Applies a command and stores its changes; a refused command must change nothing.
+    /// Applies a command and stores its changes; asserts that a refused command changes nothing.
     fn apply(&mut self, command: Command) -> Result<CommandOutcome, ManagerError> {
         let before = self.manager.state().clone();
         let result = self.manager.apply(command, self.now_ms);
@@ -287,22 +287,20 @@ impl Fabric {
         Ok(())
     }
 
-    /// Lets every node carry out its commands and report the results.
+    /// Has every memory node carry out its commands and report the results.
     fn settle(&mut self) {
         (0..self.nodes.len()).for_each(|node| self.settle_only(node));
     }
 
-    /// Lets one node carry out its commands and report the results.
+    /// Has one memory node carry out its commands and report the results.
     fn settle_only(&mut self, node: usize) {
         (0..2).for_each(|_| self.sync(node, false).unwrap());
     }
 
-    /// Starts the agent of a compute node, named `cn1` for `cn(1)` and so on.
     fn register_cn(&mut self, last: u8) {
         self.register_run(last, 5);
     }
 
-    /// Starts the agent of a compute node with this instance id.
     fn register_run(&mut self, last: u8, instance_id: u64) {
         let register = RegisterComputeNode {
             cn_id: cn(last),

@@ -1,4 +1,4 @@
-//! Background operations of switches, and the events they must never wait for: one test for each rule.
+//! Background operations of switches, and the events that they must never wait for: one test for each rule.
 
 use super::*;
 use cxloe_fabric::model::OperationOutcome;
@@ -33,7 +33,7 @@ fn percent_complete_follows_released_and_then_zeroed_bytes() {
     assert_eq!(percent(&fabric), (100, None));
 }
 
-/// Makes `mn0` unreachable: all other nodes report after the node time-out.
+/// Makes `mn0` unreachable: the other nodes report after the node time-out, and `mn0` does not.
 fn lose_first_node(fabric: &mut Fabric) {
     fabric.now_ms += TIMEOUT_MS;
     (1..fabric.nodes.len()).for_each(|node| fabric.sync(node, false).unwrap());
@@ -166,7 +166,7 @@ fn operations_left_by_an_earlier_manager_end() {
     fabric.create("r", 2, cn(1)).unwrap();
     fabric.settle();
     fabric.unbind("mn0", 0, UnbindOption::Surprise, Some(0)).unwrap();
-    // An operation of an earlier version, in which an unbinding lasted until memory was zeroed.
+    // The store has an operation of an earlier version, whose unbinding lasted until memory was zeroed.
     let unbinding =
         Some(cxloe_fabric::model::Unbinding { option: UnbindOption::Surprise, total: 2 * EXTENT });
     let binding =

@@ -1,4 +1,4 @@
-//! The rules of the manager hold for events in any order, late, repeated or lost.
+//! The rules of the manager must hold for events in any order, late, repeated or lost.
 
 use std::collections::BTreeMap;
 
@@ -58,13 +58,13 @@ enum Step {
         sealed: bool,
         force: bool,
     },
-    /// A sync: whether the node fails its commands, and whether the manager's answer is lost.
+    /// The memory node sends a sync; it may fail its commands, and the manager's answer may be lost.
     Sync {
         node: usize,
         fail: bool,
         answer_lost: bool,
     },
-    /// Repetition of an earlier sync, as after a delay in the network.
+    /// An earlier sync arrives again, as after a delay in the network.
     Replay {
         node: usize,
     },
@@ -121,9 +121,9 @@ fn switch() -> impl Strategy<Value = Option<u32>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// For events in any order: no extent has two owners (the nodes assert that too), none is lost, no CMem is
-    /// allocated twice, a refused command changes nothing, the store equals the manager's state, and in the end
-    /// everything can be destroyed and all memory is free.
+    /// For events in any order: no extent has two owners (the memory nodes assert that too), none is lost, no
+    /// CMem is allocated twice, a refused command changes nothing, and the store equals the manager's state.
+    /// In the end, all regions can be destroyed and all memory is free.
     #[test]
     fn no_order_of_events_breaks_the_rules(steps in prop::collection::vec(step(), 1..70)) {
         let mut fabric = Fabric::new(&[6, 9, 12]);
@@ -245,7 +245,7 @@ proptest! {
             prop_assert_eq!(&state.free_extents().unwrap(), &fabric.manager.free, "free extents were lost or invented");
             let legs = || state.regions.values().flat_map(|region| region.legs.iter().map(move |leg| (region, leg)));
             for (region, leg) in legs() {
-                // A range of addresses belongs to the leg that it was first allocated to.
+                // A range of addresses must belong to the leg that it was first allocated to.
                 let range = (region.owner, leg.cmem_base);
                 let first = cmem_given.entry(range).or_insert((region.name.clone(), region.created_ms));
                 prop_assert_eq!(&*first, &(region.name.clone(), region.created_ms), "CMem was given again");
@@ -258,19 +258,21 @@ proptest! {
                 let held: u64 =
                     legs().filter(|(_, leg)| leg.memory_node == node.name).map(|(_, leg)| leg.extents.len()).sum();
                 prop_assert_eq!(held + derived.count(), node.extents);
-                // As long as devices are free, a compute node with a region on a memory node is bound there.
+                // While logical devices are free, a compute node with a region on a memory node must be bound
+                // there.
                 for cn in state.compute_nodes.keys() {
                     let bound = fabric.manager.index.ld_of(*cn, &node.name).is_some();
                     let used = fabric.manager.index.used(&node.name, *cn) > 0;
                     prop_assert!(bound || !used);
                 }
-                // The node serves the memory that the manager records as mapped, and does not serve the memory that it
+                // A memory node must serve the memory that the manager records as mapped, and none that it
                 // records as free.
                 prop_assert!(derived.extents().iter().all(|extent| !node.mapped.contains_key(&extent)));
                 for (region, leg) in legs().filter(|(_, leg)| leg.memory_node == node.name) {
                     if leg.state == LegState::Mapped {
                         let first = leg.extents.iter().next().and_then(|extent| node.mapped.get(&extent));
-                        // While the owner changes, the memory node serves the former one, the present one or nobody.
+                        // While the owner changes, a memory node may serve the former owner, the present one,
+                        // or neither.
                         let former = leg.former.map(|former| (former.cn, former.cmem_base));
                         let changing = former.is_some() && (first.is_none() || first == former.as_ref());
                         prop_assert!(changing || first == Some(&(region.owner, leg.cmem_base)), "{:?}", leg);

@@ -1,4 +1,4 @@
-//! One test for each rule of the manager.
+//! Rules of the manager, one command after another: allocation, states of a region, silence of nodes.
 
 use super::*;
 use cxloe_fabric::api::{ErrorCode, Owner};
@@ -83,7 +83,7 @@ fn a_region_without_a_name_gets_the_first_free_one() {
     assert_eq!(made(&mut fabric), "region0");
     assert_eq!(made(&mut fabric), "region2");
     assert_eq!(fabric.state_of("region2"), Some(RegionState::Creating));
-    // A region that is being zeroed keeps its name.
+    // The name of a region that is being zeroed must not be given to another region.
     fabric.settle();
     fabric.destroy("region0").unwrap();
     assert_eq!(made(&mut fabric), "region3");
@@ -211,8 +211,8 @@ fn content_that_was_never_touched_is_served_again_after_a_restart() {
     assert_eq!((fabric.state_of("r"), fabric.nodes[0].mapped.len()), (Some(RegionState::Active), 2));
 }
 
-/// Messages of a former process arrive while its successor is briefly disconnected: if they were accepted, the content
-/// of the successor's pool would count as lost.
+/// Messages of a former process arrive while its successor is briefly disconnected. They must be refused, or
+/// the content of the successor's pool would count as lost.
 #[test]
 fn a_superseded_process_is_rejected() {
     let mut fabric = Fabric::new(&[8]);
@@ -234,7 +234,8 @@ fn a_superseded_process_is_rejected() {
     fabric.register(0).unwrap();
 }
 
-/// Registrations of two processes may arrive in the wrong order: the running process must not be refused for ever.
+/// The registrations of two processes arrive in the wrong order: the running process must not be refused for
+/// ever.
 #[test]
 fn a_process_without_successor_is_accepted_after_the_timeout() {
     let mut fabric = Fabric::new(&[8]);
@@ -253,8 +254,8 @@ fn a_process_without_successor_is_accepted_after_the_timeout() {
     fabric.register(0).unwrap();
 }
 
-/// The first message of a former process arrives while its successor is disconnected, or after another manager has
-/// replaced the one with which both had registered.
+/// The first message of a former process arrives while its successor is disconnected, or after another
+/// manager has replaced the one with which both had registered. It must be refused.
 #[test]
 fn a_process_that_started_earlier_is_rejected() {
     for taken_over in [false, true] {
@@ -278,7 +279,8 @@ fn a_process_that_started_earlier_is_rejected() {
         };
         assert_eq!(process(&mut fabric, 7, 999).err(), Some(ErrorCode::NameInUse));
         process(&mut fabric, 1, 1_000).unwrap();
-        // A clock was set back: the process is accepted once no earlier message is under way.
+        // The clock was set back between two starts: the process is accepted once no earlier message is under
+        // way.
         fabric.now_ms += superseded::REFUSED_MS;
         process(&mut fabric, 8, 998).unwrap();
         // A process without a start time, or with a later one, is accepted at once.
@@ -429,7 +431,7 @@ fn what_a_refused_command_has_changed_is_taken_back() {
     fabric.register_cn(1);
     let manager = &mut fabric.manager;
     let (before, free) = (manager.state.clone(), manager.free.clone());
-    // As a command does that changes the state before it is refused.
+    // The test changes the state as a faulty command would that is refused after its first change.
     manager.next_registration();
     let mut node = manager.state.memory_nodes.values().next().unwrap().clone();
     node.last_seq += 7;
@@ -477,7 +479,7 @@ fn udp_addresses_are_sent_only_to_nodes_that_need_them() {
     let told: Vec<_> = peers(&fabric, at).iter().map(|peer| (peer.compute_node, peer.address)).collect();
     assert_eq!(told, [(cn(1), "10.0.0.1:63669".parse().unwrap())]);
     assert_eq!(peers(&fabric, 1 - at), []);
-    // Both memory nodes are notified of a new address.
+    // Both memory nodes receive the new address of the compute node.
     fabric.apply(register(1, "10.0.0.9:63669")).unwrap();
     assert_eq!(peers(&fabric, at)[0].address, "10.0.0.9:63669".parse().unwrap());
     let moved =

@@ -1,11 +1,13 @@
-//! Sealed regions and their readers: what each compute node has, and what memory nodes serve, at each step.
+//! Sealed regions and their readers: the regions of each compute node, and the shares that memory nodes
+//! serve, at each step.
 
 use super::*;
 use cxloe_fabric::api::{MoveRegion, ProtectRegion, SealRegion, ShareRegion};
 use cxloe_fabric::model::{Protection, Share};
 
 impl Fabric {
-    /// A fabric with two memory nodes, agents of `cn(1)` to `cn(3)`, and the region `r` of `cn(1)` on both nodes.
+    /// Returns a fabric with two memory nodes, agents of `cn(1)` to `cn(3)`, and the region `r` of `cn(1)` on
+    /// both nodes.
     fn with_owner_and_readers() -> Self {
         let mut fabric = Self::new(&[6, 6]);
         (1..4).for_each(|last| fabric.register_cn(last));
@@ -14,7 +16,7 @@ impl Fabric {
         fabric
     }
 
-    /// Lets all nodes follow until nothing changes any more.
+    /// Syncs all agents and memory nodes until nothing changes any more.
     fn all_follow(&mut self) {
         for _ in 0..3 {
             self.settle();
@@ -31,7 +33,7 @@ impl Fabric {
         self.apply(Command::ShareRegion(name("r"), order)).map(drop)
     }
 
-    /// A fabric whose region `r` is sealed.
+    /// Returns a fabric whose region `r` is sealed.
     fn with_sealed_region() -> Self {
         let mut fabric = Self::with_owner_and_readers();
         fabric.seal().unwrap();
@@ -49,7 +51,7 @@ impl Fabric {
         self.agents.iter().filter(|(_, agent)| has(agent)).map(|(cn, _)| *cn).collect()
     }
 
-    /// Readers that memory nodes serve, with their first addresses.
+    /// Returns the readers that memory nodes serve, with the first address of each share.
     fn shares(&self) -> Vec<(CnId, u64)> {
         let shares = self.nodes.iter().flat_map(|node| &node.shares);
         let mut shares: Vec<_> = shares.map(|share: &Share| (share.reader, share.reader_base)).collect();
@@ -120,7 +122,7 @@ fn readers_have_the_region_once_every_memory_node_serves_them() {
     assert_eq!(served, bases);
     refused(fabric.share(1, false), "its owner");
 
-    // It stays where its readers find it.
+    // A region with readers cannot move, because their addresses lead to its present place.
     let order = MoveRegion { to: Some(cn(3).into()), force: false, wait_ms: 0 };
     refused(fabric.apply(Command::MoveRegion(name("r"), order)).map(drop), "share-region");
     let destroy = |force| Command::DestroyRegion { name: name("r"), force, created_ms: None };
@@ -148,7 +150,7 @@ fn the_end_of_a_share_leaves_the_others() {
     fabric.all_follow();
     assert_eq!(fabric.who_has_it(), [cn(1), cn(2), cn(3)]);
 
-    // Destroyed by force: nobody is served any more, and all addresses are given back.
+    // The region is destroyed by force: no reader is served any more, and all addresses are free again.
     fabric.apply(Command::DestroyRegion { name: name("r"), force: true, created_ms: None }).unwrap();
     fabric.all_follow();
     assert_eq!((fabric.who_has_it(), fabric.shares()), (vec![], vec![]));

@@ -1,6 +1,7 @@
-//! The OpenAPI 3.1 document of the interface, at `/v1/openapi.json`. Each route is made together with its description,
-//! and the schemas are those of the types in its handler, so the document agrees with the interface. The same in
-//! OpenAPI 3.0 is at `/v1/openapi-3.0.json`: generators of clients take the one or the other.
+//! The OpenAPI 3.1 document of the interface, at `/v1/openapi.json`. Each route is made together with its
+//! description, and the schemas are those of the types in its handler, so the document agrees with the
+//! interface. A conversion to OpenAPI 3.0 is at `/v1/openapi-3.0.json`, since some generators of clients
+//! accept only one of the two versions.
 
 mod older;
 mod schemas;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::schemas::{component, each_schema, operations};
 
-/// Version of the converted document.
+/// OpenAPI version that the converted document declares.
 const VERSION: &str = "3.0.3";
 
 /// Fields of schemas that 3.0 does not have, and that have no counterpart there.
@@ -25,11 +25,12 @@ const UNKNOWN: [&str; 9] = [
 const OF_TEXTS: [&str; 3] = ["pattern", "minLength", "maxLength"];
 const OF_NUMBERS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
 
-/// The document of OpenAPI 3.1 in 3.0.
+/// Converts a document of OpenAPI 3.1 to 3.0.
 ///
-/// It says less where 3.0 or the generators that take it have no words: certificates do not identify callers; failures
-/// are described by the classes 4XX and 5XX, so that each operation has one type of failure; where successes differ in
-/// their bodies, no body is described; and a choice of texts is any text.
+/// The result contains less, where 3.0 or the generators that take it cannot express something: certificates
+/// do not identify callers; failures are described by the classes 4XX and 5XX, so that each operation has one
+/// type of failure; where successes differ in their bodies, no body is described; and a choice of texts is
+/// any text.
 pub fn downgrade(document: &Value) -> Value {
     let mut document = document.clone();
     document["openapi"] = VERSION.into();
@@ -90,8 +91,8 @@ fn unite_successes(responses: &mut Map<String, Value>) {
     }
 }
 
-/// Makes named schemas that are a choice of texts, such as an address or a name, texts: as a part of a path, a generated
-/// client could not write the choice.
+/// Turns named schemas that are a choice of texts, such as an address or a name, into plain texts: a
+/// generated client could not write such a choice into a path.
 fn unite_texts(schemas: &mut Map<String, Value>) {
     let others = schemas.clone();
     let is_text = |choice: &Value| {
@@ -118,11 +119,12 @@ fn convert(schema: &mut Map<String, Value>) {
     }
     limit(schema, "minimum", "exclusiveMinimum");
     limit(schema, "maximum", "exclusiveMaximum");
-    // Limits are read as numbers of 64 bits with a sign; the format says how large the number can be.
+    // Generators read limits as signed 64-bit numbers, so a larger one is left out; the format tells the
+    // range.
     if schema.get("maximum").is_some_and(|maximum| maximum.is_u64() && !maximum.is_i64()) {
         schema.remove("maximum");
     }
-    // Generators have no words for a default with fields.
+    // Generators cannot express a default that is an object.
     if schema.get("default").is_some_and(Value::is_object) {
         schema.remove("default");
     }
@@ -131,14 +133,14 @@ fn convert(schema: &mut Map<String, Value>) {
     enclose_reference(schema);
 }
 
-/// An exclusive limit is a limit with a mark.
+/// Writes an exclusive limit as 3.0 does: an inclusive limit with a flag.
 fn limit(schema: &mut Map<String, Value>, inclusive: &str, exclusive: &str) {
     let Some(bound) = schema.get(exclusive).filter(|bound| bound.is_number()).cloned() else { return };
     schema.insert(inclusive.to_owned(), bound);
     schema.insert(exclusive.to_owned(), true.into());
 }
 
-/// Null is not a type but a mark.
+/// Replaces the type null by the flag `nullable`.
 fn separate_null(schema: &mut Map<String, Value>) {
     let mut nullable = false;
     if let Some(Value::Array(types)) = schema.get_mut("type") {
@@ -157,7 +159,7 @@ fn separate_null(schema: &mut Map<String, Value>) {
     for choice in ["anyOf", "oneOf"] {
         let Some(Value::Array(choices)) = schema.get_mut(choice) else { continue };
         let before = choices.len();
-        // As this very function has left it.
+        // The schema of null, which this function has already rewritten in the inner schemas.
         choices.retain(|choice| *choice != json!({"enum": [null], "nullable": true}));
         nullable |= choices.len() < before;
         if let [_] = choices.as_slice()
@@ -171,7 +173,7 @@ fn separate_null(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Several types are a choice of schemas with one type each.
+/// Replaces a list of types by a choice of schemas with one type each.
 fn separate_types(schema: &mut Map<String, Value>) {
     let Some(Value::Array(types)) = schema.get("type").cloned() else { return };
     schema.remove("type");
@@ -191,7 +193,7 @@ fn separate_types(schema: &mut Map<String, Value>) {
     schema.insert("oneOf".to_owned(), choices.into());
 }
 
-/// What stands beside a `$ref` is ignored: the reference becomes a part of the schema.
+/// Moves a `$ref` into `allOf`, since 3.0 ignores all fields beside a `$ref`.
 fn enclose_reference(schema: &mut Map<String, Value>) {
     if schema.len() > 1
         && let Some(reference) = schema.remove("$ref")

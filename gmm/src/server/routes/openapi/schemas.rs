@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 /// Fields of a variant of a tagged union that [`variant_of`] can merge with those of the union.
 const MERGED: [&str; 5] = ["description", "type", "properties", "required", "$ref"];
 
-/// Rewrites all schemas of `document`. What they allow stays the same.
+/// Rewrites all schemas of `document`. The rewritten schemas allow the same values.
 pub fn simplify(document: &mut Value) {
     each_schema(document, &mut |schema| {
         if *schema == Value::Bool(true) {
@@ -52,7 +52,7 @@ fn inner_first(schema: &mut Value, change: &mut dyn FnMut(&mut Value)) {
                 ("oneOf" | "anyOf" | "allOf", Value::Array(parts)) => {
                     parts.iter_mut().for_each(|part| inner_first(part, change));
                 }
-                // A boolean here is common to all versions of OpenAPI.
+                // All versions of OpenAPI permit a boolean here.
                 ("additionalProperties", Value::Bool(_)) => {}
                 ("items" | "not" | "additionalProperties", inner) => inner_first(inner, change),
                 _ => {}
@@ -62,7 +62,7 @@ fn inner_first(schema: &mut Value, change: &mut dyn FnMut(&mut Value)) {
     change(schema);
 }
 
-/// The operations of `document`, of all paths.
+/// All operations of `document`.
 pub fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
     let items = paths.into_iter().flat_map(|paths| paths.values_mut().filter_map(Value::as_object_mut));
@@ -74,8 +74,8 @@ fn parameters(document: &mut Value) -> impl Iterator<Item = &mut Value> {
     lists.flatten()
 }
 
-/// Turns a choice of texts, each with a description, into an `enum`; the descriptions become a list in that of the
-/// whole.
+/// Turns a choice of texts, each with a description, into an `enum`. The descriptions become a list in the
+/// description of the `enum`.
 fn enumerate(schema: &mut Value) {
     let Some(Value::Array(choices)) = schema.get("oneOf") else { return };
     let texts: Option<Vec<&str>> = choices.iter().map(|choice| choice.get("const")?.as_str()).collect();
@@ -90,7 +90,7 @@ fn enumerate(schema: &mut Value) {
     *schema = json!({"description": description, "type": "string", "enum": texts});
 }
 
-/// Takes null out of what `schema` allows: a query has no way to express it.
+/// Removes null from the values that `schema` allows, since a query cannot express it.
 fn forbid_null(schema: &mut Value) {
     let Value::Object(fields) = schema else { return };
     if let Some(Value::Array(types)) = fields.get_mut("type") {
@@ -105,7 +105,7 @@ fn forbid_null(schema: &mut Value) {
         if let [Value::Object(only)] = choices.as_slice() {
             let only = only.clone();
             fields.remove("anyOf");
-            // What is said of the parameter is more precise than what is said of its type.
+            // The description of the parameter is kept, since it is more precise than that of its type.
             for (key, value) in only {
                 fields.entry(key).or_insert(value);
             }
@@ -113,8 +113,8 @@ fn forbid_null(schema: &mut Value) {
     }
 }
 
-/// Replaces the reference of a named schema that narrows another one, such as a text with a narrower pattern, by the
-/// fields of that one: generators take a reference alone, or none.
+/// Merges a named schema that narrows another one, such as a text with a narrower pattern, with the fields of
+/// the other: generators accept a reference only alone.
 fn unite_narrowed(schemas: &mut Map<String, Value>) {
     let others = schemas.clone();
     for schema in schemas.values_mut().filter_map(Value::as_object_mut) {
@@ -128,7 +128,7 @@ fn unite_narrowed(schemas: &mut Map<String, Value>) {
     }
 }
 
-/// Name of the schema that a reference leads to.
+/// Name of the schema to which a reference leads.
 pub fn component(reference: &Value) -> Option<&str> {
     reference.as_str()?.strip_prefix("#/components/schemas/")
 }
@@ -165,7 +165,8 @@ fn name_variants(schemas: &mut Map<String, Value>) {
     }
 }
 
-/// The name of the property that tells the variants of `union` apart, and these, if it is a tagged union.
+/// The property that distinguishes the variants of `union`, and the variants; `None` if it is no tagged
+/// union.
 fn tagged(union: &Value) -> Option<(&str, &Vec<Value>)> {
     let variants = union.get("oneOf")?.as_array()?;
     let is_tag = |tag: &str| variants.iter().all(|variant| variant["properties"][tag]["const"].is_string());
@@ -173,7 +174,7 @@ fn tagged(union: &Value) -> Option<(&str, &Vec<Value>)> {
     Some((tag, variants))
 }
 
-/// One schema for what `union` and its `variant` require together; `None` if one of them has what cannot be merged.
+/// Merges `union` and its `variant` into one schema; `None` if one of them has a field that cannot be merged.
 fn variant_of(schemas: &Map<String, Value>, union: &Value, variant: &Value) -> Option<Value> {
     let referred = match variant.get("$ref") {
         Some(reference) => Some(schemas.get(component(reference)?)?),
@@ -313,7 +314,7 @@ mod tests {
             let union = variant(more);
             assert_eq!(simplified(union.clone()), json!({"It": union}));
         }
-        // The name of the variant is taken.
+        // The name `ItA` that the variant would get is already in use.
         let union = variant(json!({}));
         let mut document = json!({"components": {"schemas": {"It": union, "ItA": {}}}});
         simplify(&mut document);
