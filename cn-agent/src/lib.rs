@@ -25,7 +25,7 @@
 //! Decisions are in `cxloe-cn-core`; each way in which programs reach remote memory is a crate of its own:
 //! `cxloe-paging`, `cxloe-client`, `cxloe-port`, `cxloe-cxl`, `cxloe-nbd`, `cxloe-exec`, `cxloe-vmm`.
 
-// The print macros panic when standard output or error is closed.
+// Use the project's own macros: the print macros panic when standard output or error is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod config;

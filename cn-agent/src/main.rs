@@ -1,7 +1,7 @@
 //! The `cn-agent` command: runs the agent of a compute node, and queries a running one. Each subcommand is a file of
 //! [`cli`]; results go to standard output as JSON, all else to standard error; the exit code reports the outcome.
 
-// The print macros panic when standard output or error is closed.
+// Use the project's own macros: the print macros panic when standard output or error is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod cli;

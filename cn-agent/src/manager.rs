@@ -46,7 +46,7 @@ pub struct ManagerLinkOptions {
 }
 
 impl ManagerLinkOptions {
-    /// Options with the default pauses.
+    /// Returns options without identity and key, and with the default pauses.
     pub fn new(url: impl Into<String>, name: Name, cn: CnId, instance: u64) -> Self {
         let backoff = Backoff::default();
         ManagerLinkOptions {
@@ -101,7 +101,6 @@ impl ManagerLink {
         Ok(ManagerLink { link })
     }
 
-    /// State of the connection to the manager.
     pub fn connection(&self) -> Connection {
         self.link.connection()
     }
@@ -109,7 +108,7 @@ impl ManagerLink {
 
 struct Shell {
     controller: RegionController,
-    /// State of the node's link.
+    /// State of the node's link, which may get another outer address.
     health: LinkHealth,
     follow: Follow,
     /// Regions whose failed destruction is in the log already.
@@ -131,7 +130,7 @@ impl Shell {
         loop {
             let udp = self.health.outer_address();
             if udp != self.follow.node().udp {
-                // The manager passes the new address on to the memory nodes.
+                // Registers again, because the manager passes the new address on to the memory nodes.
                 self.follow.node_mut().udp = udp;
                 self.follow.restart();
             }
@@ -160,7 +159,8 @@ impl Shell {
         }
     }
 
-    /// Sends a request to the manager, and returns its answer.
+    /// Sends a request to the manager, and returns the answer. Reports of workers are sent while a long poll
+    /// waits.
     async fn ask(
         &mut self,
         request: ManagerRequest,
@@ -180,7 +180,8 @@ impl Shell {
                 let synced = contact.ask(client.sync_compute_node(self.follow.node().cn_id, &sync));
                 let mut synced = pin!(synced);
                 loop {
-                    // A write of a mirrored region may wait for the answer: it is not kept waiting by the long poll.
+                    // A write to a mirrored region may wait for the answer to a report, so the long poll must
+                    // not delay reports.
                     let report = async {
                         match &mut self.reports {
                             Some(legs) => legs.reports.recv().await,
@@ -201,7 +202,8 @@ impl Shell {
         }
     }
 
-    /// Reports at the end of this node that each of its writes is complete, on all copies, if that is so.
+    /// Reports to the manager, when this node ends, that all of its writes are complete on all copies. Sends
+    /// nothing if they are not.
     async fn settle(&self, client: &Client, last: ComputeNodeSync) {
         let settled = self.reports.as_ref().is_some_and(LegReports::are_settled);
         if settled
@@ -212,7 +214,7 @@ impl Shell {
         }
     }
 
-    /// Reports a leg of a mirrored region to the manager, and follows its answer.
+    /// Reports a leg of a mirrored region to the manager, and applies the answer.
     async fn report_leg(&mut self, report: LegReport, client: &Client) {
         let LegReport { hpa, mac, epoch, filled } = report;
         let Some(name) = self.controller.region_at(hpa) else { return };
@@ -226,6 +228,7 @@ impl Shell {
             }
         };
         let answer = match timeout(REPORT_TIMEOUT, asked).await {
+            // The legs have changed since the report: applies their present state instead.
             Ok(Err(error)) if error.code() == Some(ErrorCode::StaleEpoch) => client.region(&name).await,
             Ok(answer) => answer,
             Err(_) => return,
@@ -250,13 +253,13 @@ impl Shell {
     /// Destroys leased regions whose programs have ended, once no process maps them.
     async fn destroy_abandoned(&mut self, contact: &Contact) -> Result<(), RegistrationEnd> {
         for name in self.controller.abandoned() {
-            // The link may be stopped while it waits, since a worker that ends does not answer.
+            // A stop ends this wait, since a worker that has ended does not answer.
             if contact.stop().or(self.controller.is_mapped(&name)).await? {
                 continue;
             }
             match self.destroy_own(contact, &name).await {
                 Ok(()) => {}
-                // The manager refuses for good; retried with the next change of regions.
+                // The refusal is final: it is logged once, and tried again with the next change of regions.
                 Err(RegistrationEnd::Client(error)) if error.code().is_some() && !error.is_passing() => {
                     if self.warned.insert(name.clone()) {
                         tracing::warn!(region = %name, %error, "a program's region cannot be destroyed after it");

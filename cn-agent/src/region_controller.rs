@@ -28,13 +28,13 @@ use cxloe_wire::frame::Mac;
 /// Reason why a change of regions was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// It could not be stored; nothing has changed.
+    /// The change could not be stored, so nothing has changed.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The worker has ended.
+    /// A worker has ended and takes no orders.
     #[error(transparent)]
     Worker(#[from] OrdersGone),
-    /// This manager is refused.
+    /// The manager's answer is refused, and this node has to register again.
     #[error(transparent)]
     Halt(#[from] RestartReason),
 }
@@ -44,12 +44,11 @@ pub enum ControllerError {
 pub struct RegionListing(Arc<Mutex<(Vec<AttachedRegion>, NodeView)>>);
 
 impl RegionListing {
-    /// Copies of the attached regions.
     pub fn regions(&self) -> Vec<AttachedRegion> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// State of this node in the fabric.
+    /// Names of this node, its logical devices, and whether the manager has suspended it.
     pub fn node(&self) -> NodeView {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
@@ -73,7 +72,8 @@ pub struct RegionController {
 struct ControllerState {
     attachments: Attachments,
     leases: Leases,
-    /// Identifier of this boot of the machine.
+    /// Boot id of the kernel, by which the process of a lease differs from a process of an earlier boot with the
+    /// same process id.
     boot: String,
     state: StateFile,
     workers: Workers,
@@ -85,12 +85,13 @@ struct ControllerState {
 }
 
 impl RegionController {
-    /// Opens the controller of `node` with the stored regions, and has the workers attach them. New regions are served
-    /// by `preference`; `looker` is woken if that may be a CXL device. `peers` receives the UDP addresses of memory
-    /// nodes.
+    /// Opens the controller of `node` with the stored regions, and has the workers attach them. New regions
+    /// are served by `preference`; `looker` is woken if that may be a CXL device. `peers` receives the UDP
+    /// addresses of memory nodes.
     ///
-    /// Any [`ControllerError`]; an unreadable state file is an error, not an empty state, since regions would otherwise
-    /// return at other addresses.
+    /// # Errors
+    /// Any [`ControllerError`]; an unreadable state file is an error, not an empty state, since regions would
+    /// otherwise return at other addresses.
     pub fn open(
         node: NodeView,
         state: StateFile,
@@ -130,12 +131,11 @@ impl RegionController {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shared view of the attached regions.
     pub fn listing(&self) -> RegionListing {
         self.listing.clone()
     }
 
-    /// Next request to the manager, by the state of `follow`.
+    /// Returns the next request to the manager, as the state of `follow` requires.
     pub fn next_request(&self, follow: &mut Follow) -> ManagerRequest {
         let inner = self.lock();
         follow.next(&inner.attachments, inner.workers.quiet())
@@ -150,16 +150,13 @@ impl RegionController {
         self.change(|attachments| Ok(follow.on_answer(answer, attachments)?))
     }
 
-    /// Name of the region that has an address.
+    /// Name of the region that contains `hpa`.
     pub fn region_at(&self, hpa: u64) -> Option<Name> {
         self.lock().attachments.region_at(hpa).map(|region| region.name.clone())
     }
 
-    /// Applies the manager's description of one region, which answers a report about its legs. It is stored before
-    /// writes count that one leg has.
-    ///
-    /// # Errors
-    /// Any [`ControllerError`].
+    /// Applies the manager's description of one region, which answers a report about the region's legs.
+    /// Stores it before a write that only one leg has counts as complete.
     pub fn follow_region(&self, region: &Region) -> Result<(), ControllerError> {
         self.change(|attachments| Ok(attachments.follow_region(region)))
     }
@@ -248,7 +245,7 @@ impl RegionController {
         Ok(before)
     }
 
-    /// Records the size of a leased region.
+    /// Sets the size of a leased region, also to a smaller one if the manager has refused to grow the region.
     ///
     /// # Errors
     /// The size could not be stored.
@@ -256,7 +253,8 @@ impl RegionController {
         self.lock().set_lease_size(region, bytes)
     }
 
-    /// Records the time of creation of a leased region.
+    /// Records the time of creation of a leased region, by which the region differs from a later one of the same
+    /// name.
     ///
     /// # Errors
     /// The time could not be stored.
@@ -308,7 +306,7 @@ impl RegionController {
         ask(workers.of_region(region.as_str(), hinted).await, mapped).await.unwrap_or(false)
     }
 
-    /// Number of the worker that serves the region `name`; `None` for one that this node does not know.
+    /// Number of the worker that serves the region `name`; `None` if the region is not attached or expected here.
     pub fn worker_of_region(&self, name: &str) -> Option<usize> {
         self.lock().attachments.worker_of_region(name)
     }
@@ -318,7 +316,7 @@ impl RegionController {
         self.lock().attachments.expect(name)
     }
 
-    /// Reports to the workers that all changes up to `event` were ordered.
+    /// Records for the workers that all changes up to the manager's `event` were ordered.
     pub fn followed(&self, event: u64) {
         self.lock().workers.await_quiet(event);
     }

@@ -1,7 +1,7 @@
-//! Persistent state of this compute node: its regions and their addresses, so that an agent that starts without a
-//! manager serves the former regions at the same addresses.
+//! Persistent state of this compute node: its regions and their addresses, so that an agent that starts
+//! without a manager serves the former regions at the same addresses.
 //!
-//! The data directory also holds a lock: two agents with one CN id would take each other's answers.
+//! The data directory also holds a lock: two agents with one CN id would receive each other's answers.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -42,20 +42,15 @@ pub struct StateFile {
 /// Reason why the state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It cannot be read or written, or has another format.
+    /// The file cannot be read or written, or has another format.
     #[error(transparent)]
     File(#[from] cxloe_daemon::StateError),
-    /// Another agent uses it.
+    /// Another agent with the same CN id has locked the files.
     #[error(
         "another agent with CN id {cn} is running and holds {}; end it, or give one of the two interfaces another MAC address",
         .path.display()
     )]
-    Locked {
-        /// CN id that both agents use.
-        cn: Mac,
-        /// Path of the lock file.
-        path: PathBuf,
-    },
+    Locked { cn: Mac, path: PathBuf },
 }
 
 impl StateFile {

@@ -203,7 +203,7 @@ fn several_nodes_share_a_slow_one_and_none_starves() {
     assert!(paced.sum() > 60_000 * 8 / 10, "{paced:?}");
 }
 
-/// A compute node that requests little is not slowed down by others that request much.
+/// Tests that a compute node that requests little is not slowed down by others that request much.
 #[test]
 fn who_asks_little_gets_it() {
     let span = Duration::from_millis(60);
@@ -214,8 +214,9 @@ fn who_asks_little_gets_it() {
     assert!(paced.done[3] > 0 && paced.sum() > 60_000 * 8 / 10, "{paced:?}");
 }
 
-/// Bits per second on the wire of a compute node that is paced to half of 1 Gbit/s, over half a second. Reads (with
-/// `bursts`, in bursts) count by their responses, writes by their requests (R13).
+/// Returns the bits per second on the wire of a compute node that is paced to half of 1 Gbit/s, measured over
+/// half a second. Reads count by their responses, writes by their requests (R13); with `bursts`, both are
+/// bursts of lines.
 fn moved(bursts: bool, writes: bool) -> f64 {
     let span = Duration::from_millis(500);
     let net = SimNetwork::new(1);
@@ -287,7 +288,7 @@ fn moved(bursts: bool, writes: bool) -> f64 {
     bytes as f64 * 8.0 / now.since(since).as_secs_f64()
 }
 
-/// R13: tokens are spent on the larger of request and response, so neither direction exceeds the rate.
+/// Tests R13: tokens are spent on the larger of request and response, so neither direction exceeds the rate.
 #[test]
 fn what_moves_keeps_the_rate_both_ways() {
     for (bursts, writes) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -98,8 +98,8 @@ fn a_range_over_routes_and_holes_is_one_call() {
     assert_eq!(unmapped(port.read(end).map(drop)), EngineError::Poisoned(end));
 }
 
-/// One call reads a range that consists of a region over memory nodes, local memory (such as a CXL device) and a
-/// hole; the local part needs no frame.
+/// Tests one call that reads a range of three parts: a region over memory nodes, local memory (such as a CXL
+/// device) and a hole. The local part needs no frame.
 #[test]
 fn a_range_over_local_memory_is_one_call_too() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -9,10 +9,14 @@
 //! | `region` | a region, mapped by the agent or over a link of the program's own |
 //! | `types` | the structures of the header |
 
+#![expect(unsafe_code, reason = "C programs pass raw pointers, and call functions by name")]
+#![warn(missing_docs)]
 // The print macros panic when standard output or error is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+#[deny(unsafe_code)]
 mod region;
+#[deny(unsafe_code)]
 mod types;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -22,7 +26,7 @@ use cxloe_client::defaults::default_socket;
 use region::Region;
 use types::{Counters, ErrorText, Link, Options};
 
-/// Borrows a text from C.
+/// Borrows a text from C. NULL and invalid UTF-8 are errors, in which `what` names the text.
 ///
 /// # Safety
 /// `pointer` is null, or points to a zero-terminated text that is not modified during `'a`.
@@ -54,8 +58,10 @@ unsafe fn write_error(error: *mut ErrorText, what: &str) {
     }
 }
 
+/// Returns the region to C as a pointer, or null with the reason in `error`.
+///
 /// # Safety
-/// That of [`write_error`].
+/// The condition of [`write_error`] holds.
 unsafe fn hand_over(region: Result<Region, String>, error: *mut ErrorText) -> *mut Region {
     match region {
         Ok(region) => Box::into_raw(Box::new(region)),
@@ -67,8 +73,10 @@ unsafe fn hand_over(region: Result<Region, String>, error: *mut ErrorText) -> *m
     }
 }
 
+/// Returns 0 to C, or -1 with the reason in `error`.
+///
 /// # Safety
-/// That of [`write_error`].
+/// The condition of [`write_error`] holds.
 unsafe fn done(outcome: Result<(), String>, error: *mut ErrorText) -> c_int {
     match outcome {
         Ok(()) => 0,
@@ -80,9 +88,11 @@ unsafe fn done(outcome: Result<(), String>, error: *mut ErrorText) -> c_int {
     }
 }
 
+/// Calls `f` with the region. Returns 0 to C, or -1 with the reason in `error`.
+///
 /// # Safety
-/// `region` is null, or was returned by `cxloe_map` or `cxloe_map_inline` and not unmapped; for `error`, the condition
-/// of [`write_error`] holds.
+/// `region` is null, or was returned by `cxloe_map` or `cxloe_map_inline` and not unmapped; for `error`, the
+/// condition of [`write_error`] holds.
 unsafe fn with(
     region: *const Region,
     error: *mut ErrorText,
@@ -118,11 +128,11 @@ pub unsafe extern "C" fn cxloe_link_init(link: *mut Link) {
     }
 }
 
-/// Maps a region through the agent.
+/// Maps a region through the agent. Returns null on failure, with the reason in `error`.
 ///
 /// # Safety
-/// `name`, and the texts in `options`, are null or zero-terminated; `options` and `error` are null or point to such
-/// structures. None of them changes during the call, and nothing else uses `error`.
+/// `name`, and the texts in `options`, are null or zero-terminated; `options` and `error` are null or point
+/// to such structures. None of them changes during the call, and nothing else uses `error`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_map(
     name: *const c_char,
@@ -147,11 +157,12 @@ pub unsafe extern "C" fn cxloe_map(
     unsafe { hand_over(map(), error) }
 }
 
-/// Maps a region that threads of this process page, over a link of the program's own.
+/// Maps a region that threads of this process page, over a link of the program's own. Returns null on
+/// failure, with the reason in `error`.
 ///
 /// # Safety
-/// `name`, and the texts in `link`, are null or zero-terminated; `link`, `options` and `error` are null or point to
-/// such structures. None of them changes during the call, and nothing else uses `error`.
+/// `name`, and the texts in `link`, are null or zero-terminated; `link`, `options` and `error` are null or
+/// point to such structures. None of them changes during the call, and nothing else uses `error`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_map_inline(
     name: *const c_char,
@@ -212,20 +223,20 @@ pub unsafe extern "C" fn cxloe_flush(region: *mut Region, error: *mut ErrorText)
     unsafe { with(region, error, Region::flush) }
 }
 
-/// Changes the limit of resident bytes of a region.
+/// Changes the limit of resident bytes of a region. Fails for an inline region.
 ///
 /// # Safety
-/// That of [`cxloe_flush`].
+/// The conditions of [`cxloe_flush`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_set_local(region: *mut Region, local: u64, error: *mut ErrorText) -> c_int {
     // SAFETY: the caller ensures what `with` asks for.
     unsafe { with(region, error, |region| region.set_local(local)) }
 }
 
-/// Discards the content of a range, which reads as zeros afterwards.
+/// Discards the content of a range, which reads as zeros afterwards. Fails for an inline region.
 ///
 /// # Safety
-/// That of [`cxloe_flush`]; and no reference to these bytes exists.
+/// The conditions of [`cxloe_flush`] hold, and no reference to these bytes exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_discard(
     region: *mut Region,
@@ -237,10 +248,10 @@ pub unsafe extern "C" fn cxloe_discard(
     unsafe { with(region, error, |region| region.discard(offset, bytes)) }
 }
 
-/// Announces the future use of a range to the pager.
+/// Announces the future use of a range to the pager. `hint` is a number that `cxloe.h` names.
 ///
 /// # Safety
-/// That of [`cxloe_flush`].
+/// The conditions of [`cxloe_flush`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_hint(
     region: *mut Region,
@@ -256,8 +267,8 @@ pub unsafe extern "C" fn cxloe_hint(
 /// Copies the region's counters to `counters`.
 ///
 /// # Safety
-/// That of [`cxloe_flush`]; and `counters` is null, or points to room for the structure, which nothing else uses during
-/// the call.
+/// The conditions of [`cxloe_flush`] hold; `counters` is null, or points to room for the structure, which
+/// nothing else uses during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_count(
     region: *mut Region,
@@ -277,10 +288,11 @@ pub unsafe extern "C" fn cxloe_count(
     unsafe { with(region, error, count) }
 }
 
-/// Unmaps a region and frees it.
+/// Writes dirty pages back, unmaps a region and frees it, even if the write-back fails. Does nothing for
+/// null.
 ///
 /// # Safety
-/// That of [`cxloe_flush`]; and neither the region nor its memory is used afterwards.
+/// The conditions of [`cxloe_flush`] hold, and neither the region nor its memory is used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_unmap(region: *mut Region, error: *mut ErrorText) -> c_int {
     if region.is_null() {

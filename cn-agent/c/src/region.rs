@@ -32,8 +32,8 @@ fn words(error: impl std::fmt::Display) -> String {
 const BEYOND: &str = "the range goes beyond the region";
 const NOT_INLINE: &str = "not for a region that was mapped inline";
 
-/// Configuration of the link `name` over `interface`: the name of a [`Backend`]; `udp` may be followed by a colon and a
-/// local address, if that differs from the interface's.
+/// Returns the configuration of a link over `interface`. `name` is the name of a [`Backend`]; `udp` may be
+/// followed by a colon and a local address, if that differs from the interface's.
 fn link(interface: &str, name: &str) -> Result<LinkConfig, String> {
     let mut config = LinkConfig::new(interface);
     match name.strip_prefix("udp:") {
@@ -147,6 +147,7 @@ impl Region {
         match self {
             Region::ByAgent(mapping) => {
                 let flushed = mapping.flush().map_err(words);
+                // Unmapped also after a failed flush, whose error is returned.
                 drop(mapping);
                 flushed
             }

@@ -12,7 +12,7 @@ use cxloe_port::inline::InlineOptions;
 pub struct ErrorText([u8; 512]);
 
 impl ErrorText {
-    /// Copies as much of the text as fits, and a terminating zero.
+    /// Copies as much of the text as fits, without cutting a character, and a terminating zero.
     pub fn set(&mut self, text: &str) {
         let mut end = text.len().min(self.0.len() - 1);
         while !text.is_char_boundary(end) {

@@ -1,5 +1,7 @@
 //! Maps the region `scratch` through this machine's agent, and writes to it.
 
+#![allow(unsafe_code, reason = "other processes may map the region as well")]
+
 use cxloe_client::defaults::default_socket;
 use cxloe_client::mapping::{MapOptions, Mapping};
 

@@ -44,7 +44,7 @@ pub use port::Port;
 
 /// Longest wait for an answer that requires a request of the agent to the manager.
 const MANAGER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest wait for any other answer.
+/// Maximum wait for an answer that the agent gives without the manager.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for an answer beyond the time for which the agent was to wait.
 const ANSWER_SPARE: Duration = Duration::from_secs(5);
@@ -73,15 +73,15 @@ pub enum ClientError {
         /// Error of connecting to the socket.
         source: io::Error,
     },
-    /// The agent refused.
+    /// The agent is reached, and does not carry out the request.
     #[error("the agent at {} refused: {reason}", .path.display())]
     Refused {
         /// Path of the agent's socket.
         path: PathBuf,
-        /// The agent's reason.
+        /// Reason in the agent's answer.
         reason: RefusalReason,
     },
-    /// The agent has ended, by itself or not. What it had not yet written back is lost.
+    /// The agent has ended, in order or not. Lines that it had not yet written back are lost.
     #[error("the agent at {} has ended; connect again once it is back", .0.display())]
     AgentGone(PathBuf),
     /// The peer violates the protocol: it is no agent, or one of another version.
@@ -89,7 +89,7 @@ pub enum ClientError {
     Protocol {
         /// Path of the agent's socket.
         path: PathBuf,
-        /// The violation of the protocol.
+        /// Description of the violation.
         reason: String,
     },
     /// The agent is alive but did not answer in time.
@@ -100,14 +100,14 @@ pub enum ClientError {
         /// Duration of the wait.
         limit: Duration,
     },
-    /// The operation failed.
+    /// An operation on lines failed in the agent's engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 /// A client of a running agent, for one thread: each further thread needs one of its own.
 ///
-/// It has a port of the agent's first worker, and opens those of other workers when it uses their addresses.
+/// It has a port of the agent's first worker, and opens ports of other workers when their addresses are used.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
@@ -125,12 +125,12 @@ fn ask(path: &Path, ask: AgentCall) -> Result<AgentAnswer, ClientError> {
     }
 }
 
-/// Sends a request that makes the agent send one to the manager, and waits for the answer.
+/// Sends a request for which the agent needs the manager, and waits longer for the answer.
 fn ask_through(path: &Path, ask: AgentCall) -> Result<AgentAnswer, ClientError> {
     ask_within(path, ask, Some(MANAGER_TIMEOUT))
 }
 
-/// Sends a request, and waits up to `limit` for the answer; without one, as long as the agent lives.
+/// Sends a request, and waits up to `limit` for the answer; without a limit, as long as the agent lives.
 fn ask_within(path: &Path, ask: AgentCall, limit: Option<Duration>) -> Result<AgentAnswer, ClientError> {
     let mut socket = call(path, ask)?;
     socket.set_read_timeout(limit).map_err(|error| unanswered(path, error))?;
@@ -273,7 +273,8 @@ pub fn set_limit(path: &Path, space: u64, limit: u64) -> Result<(), ClientError>
     }
 }
 
-/// Writes all dirty pages of a space back, and with `zeros` zeros for discarded ones; waits until memory nodes have them.
+/// Writes all dirty pages of a space back, and waits until memory nodes have them. With `zeros`, also writes
+/// zeros for discarded pages.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -281,12 +282,12 @@ pub fn clean_all(path: &Path, space: u64, zeros: bool) -> Result<(), ClientError
     done(path, ask_within(path, AgentCall::CleanAll { space, zeros }, None)?)
 }
 
-/// Suspends a space, so that its region can go to another compute node: faults wait, and no page is resident when this
-/// returns. Returns the pages that will be used soon, and runs of pages that are zeros.
+/// Suspends a space, so that its region can move to another compute node: faults wait, and no page is
+/// resident when this returns. Returns the pages that will be used soon, and runs of pages that are zeros.
 ///
 /// # Errors
-/// Any [`ClientError`] but [`ClientError::Engine`]; after a [silence](ClientError::Silent) of `limit`, the space is to be
-/// [served again](serve_again).
+/// Any [`ClientError`] but [`ClientError::Engine`]. After a [silence](ClientError::Silent) of `limit`, the
+/// caller has to have the space [served again](serve_again).
 pub fn suspend(path: &Path, space: u64, limit: Duration) -> Result<PageLists, ClientError> {
     match ask_within(path, AgentCall::Suspend { space }, Some(limit))? {
         AgentAnswer::Suspended { hot, zeros } => Ok((hot, zeros)),
@@ -297,7 +298,8 @@ pub fn suspend(path: &Path, space: u64, limit: Duration) -> Result<PageLists, Cl
 /// Pages that will be used soon, and runs of pages that are zeros: the first page, and the number of pages.
 pub type PageLists = (Vec<u32>, Vec<(u32, u32)>);
 
-/// Gives the agent notes of the former compute node for a space whose region is not here yet; at most 2,000 numbers.
+/// Passes page notes of the region's former compute node to the agent, for a space whose region is not
+/// attached here yet. A request holds at most 2,000 numbers.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].

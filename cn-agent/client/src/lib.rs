@@ -3,7 +3,6 @@
 //! A program reads and writes lines through a [`Client`](client::Client), or maps a region into its address space by a
 //! [`Mapping`](mapping::Mapping). The agent uses the same rings and messages at its end.
 //!
-//!
 //! ```text
 //!   program                                   cn-agent
 //!   Client --- request (JSON) --------------> Server: regions, sessions, counters
@@ -30,6 +29,8 @@
 //! Wake-ups go over a socket, not an eventfd: an eventfd is one open file for both ends, so a client could make it
 //! blocking, fill or drain it, and block the agent's only data thread in a system call. On a socket the agent's calls
 //! never block, whatever the client does with its end, and the same `poll` notices the other end's death.
+
+#![warn(missing_docs)]
 
 pub mod client;
 pub mod defaults;

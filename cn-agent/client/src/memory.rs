@@ -5,6 +5,8 @@
 //! All unsafe code of ports is in this file and in [`vectored`](super::vectored): the view of a mapping as words, and
 //! the descriptors passed with a message.
 
+#![expect(unsafe_code, reason = "memory shared with another process is mapped, and read as atomic words")]
+
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -70,7 +72,7 @@ impl SharedMemory {
         Untrusted::new(self.words(first, N))
     }
 
-    /// Stores `value` in the word `index`.
+    /// Stores `value` in the word `index`, where the other process can read and overwrite it.
     ///
     /// # Panics
     /// If the memory has no such word.

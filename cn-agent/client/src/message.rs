@@ -31,30 +31,30 @@ pub const REQUEST_MAX: usize = 64 << 10;
 /// Longest answer, in bytes: that for 65,536 regions.
 pub const ANSWER_MAX: usize = 64 << 20;
 
-/// Envelope of a request.
+/// A request, with the version of its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRequest {
     /// The sender's [`VERSION`].
     pub version: u32,
-    /// The request itself.
+    /// Request to carry out, if the versions are equal.
     pub ask: AgentCall,
 }
 
-/// Request to the agent.
+/// Requests that a program can send to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentCall {
-    /// List the attached regions.
+    /// List the attached regions, with the state of their sessions.
     Regions,
     /// List the logical devices bound to this node, and return whether the manager has suspended the node.
     Node,
-    /// List the sessions with memory nodes.
+    /// List the sessions with memory nodes, with their counters.
     Sessions,
-    /// Return the counters.
+    /// Return the agent's counters since its start.
     Counters,
     /// Open a port of the first worker, which has rings to submit reads and writes.
     Port,
-    /// Open a port of another worker.
+    /// Open a port of another worker than the first.
     PortOf {
         /// Number of the worker: the one of the addresses that will be used
         /// ([`worker_of`](cxloe_cn_core::attachments::worker_of)).
@@ -67,7 +67,7 @@ pub enum AgentCall {
     Join(JoinRequest),
     /// Change the limit of resident bytes of a space.
     SetLimit {
-        /// Number of the space.
+        /// Number of the space, from [`AgentAnswer::Mapped`].
         space: u64,
         /// New limit in bytes.
         limit: u64,
@@ -80,44 +80,44 @@ pub enum AgentCall {
     /// Discard the space that this connection owns, with its content: nothing is written back.
     #[serde(rename = "let_go")]
     Discard {
-        /// Number of the space.
+        /// Number of the space, from [`AgentAnswer::Mapped`].
         space: u64,
     },
     /// Create a region for the requesting process, leased to its user: if the process ends without destroying the
     /// region, the agent does.
     Create {
-        /// Least size of the region in bytes.
+        /// Minimum size of the region in bytes.
         bytes: u64,
     },
     /// Grow a region that was created by [`AgentCall::Create`].
     Grow {
-        /// Name of the region.
+        /// Name of the region, from [`AgentAnswer::Created`].
         region: Name,
         /// New size of the region in bytes.
         bytes: u64,
     },
     /// Destroy a region that was created by [`AgentCall::Create`].
     Destroy {
-        /// Name of the region.
+        /// Name of the region, from [`AgentAnswer::Created`].
         region: Name,
     },
     /// Write all dirty pages back. The answer comes when memory nodes have them.
     CleanAll {
-        /// Number of the space.
+        /// Number of the space, from [`AgentAnswer::Mapped`].
         space: u64,
         /// Whether memory nodes get zeros for discarded pages.
         #[serde(default = "yes")]
         zeros: bool,
     },
     /// Suspend a space so that its region can go to another compute node: faults wait, all pages are written back and
-    /// removed. The answer, [`AgentAnswer::Suspended`], comes when none is resident.
+    /// removed. The answer, [`AgentAnswer::Suspended`], is sent when no page is resident.
     Suspend {
-        /// Number of the space.
+        /// Number of the space, from [`AgentAnswer::Mapped`].
         space: u64,
     },
-    /// Take notes of the former compute node for a space whose region is not here yet.
+    /// Accept page notes of the former compute node for a space whose region is not attached here yet.
     Note {
-        /// Number of the space.
+        /// Number of the space, from [`AgentAnswer::Mapped`].
         space: u64,
         /// Pages that will be used soon, the likeliest first.
         hot: Vec<u32>,
@@ -126,7 +126,7 @@ pub enum AgentCall {
     },
     /// Serve a suspended space again, as soon as its region is attached.
     ServeAgain {
-        /// Number of the space.
+        /// Number of the space, from [`AgentAnswer::Mapped`].
         space: u64,
         /// Longest wait for the region, in milliseconds.
         wait_ms: u64,
@@ -147,7 +147,7 @@ fn yes() -> bool {
 /// child; with `resume`, the shared state and any shared memory come, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
-    /// Number of the space.
+    /// Number of the space. It is random: a process that has it may join.
     pub space: u64,
     /// Address of the mapping in the process.
     pub address: u64,
@@ -178,7 +178,7 @@ pub enum ShownFiles {
     All,
 }
 
-/// Answer of the agent.
+/// Answers of the agent to an [`AgentCall`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentAnswer {
@@ -194,25 +194,25 @@ pub enum AgentAnswer {
     Port {
         /// Size of the memfd in bytes.
         bytes: u64,
-        /// Number of the agent's workers.
+        /// Number of the agent's workers, each of which has ports of its own.
         #[serde(default = "one")]
         workers: usize,
     },
-    /// The region is mapped.
+    /// The region is mapped, and this connection owns the region's space.
     Mapped {
-        /// Number of the region's space.
+        /// Number of the region's space, for later requests.
         space: u64,
-        /// Number of pages of the region.
+        /// Number of pages of the region, each of 4 KiB.
         pages: u32,
         /// Whether the region is sealed, and is to be mapped for reading only.
         sealed: bool,
-        /// Names of the descriptors that come with this answer, in order: `shared_state`, `memory`, `userfaultfd` (for
-        /// `/dev/userfaultfd`).
+        /// Names of the descriptors that come with this answer, in order: `ledger` (the space's shared
+        /// state), `memory`, `userfaultfd` (for `/dev/userfaultfd`).
         descriptors: Vec<String>,
     },
     /// The region was created, but is not attached yet.
     Created {
-        /// Name of the region.
+        /// Name of the region, which the agent has chosen.
         region: Name,
         /// Unit of the region's size, in bytes.
         unit: u64,
@@ -226,16 +226,16 @@ pub enum AgentAnswer {
         /// Runs of pages that are zeros, whatever memory nodes hold: the first page, and the number of pages.
         zeros: Vec<(u32, u32)>,
     },
-    /// The request was carried out.
+    /// The request was carried out; there is nothing to return.
     Done,
-    /// The request was refused.
+    /// The request was refused or has failed, for this reason.
     Refused(RefusalReason),
 }
 
-/// Reason why the agent refuses a request.
+/// Reason why the agent refuses a request, with the remedy in its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum RefusalReason {
-    /// The versions differ.
+    /// The program and the agent have different versions of the protocol.
     #[error(
         "the agent uses version {agent} of the port protocol, this program another; use programs of one release"
     )]
@@ -255,7 +255,7 @@ pub enum RefusalReason {
         /// Limit of mapped regions.
         limit: usize,
     },
-    /// The user's share is reached.
+    /// The user already has as much of a resource as one user may have.
     #[error(transparent)]
     Share(#[from] ShareReached),
     /// The limit of connections, of this user or of all users, is reached.
@@ -269,13 +269,13 @@ pub enum RefusalReason {
     /// The agent is stopping.
     #[error("the agent is ending")]
     Ending,
-    /// The request is malformed.
+    /// The request cannot be parsed, or is not valid on this connection.
     #[error("the agent could not read the request: {0}")]
     Malformed(String),
-    /// There is no such region.
+    /// No attached region has this name.
     #[error("no region `{0}` is attached; `cn-agent list` shows what is")]
     NoRegion(String),
-    /// There is no such space.
+    /// No space has this number any more.
     #[error("the region is not mapped any more")]
     NoSpace,
     /// The region is mapped with incompatible options.
@@ -283,13 +283,13 @@ pub enum RefusalReason {
         "region `{0}` is mapped already, as private or virtual machine memory, which is for one program at a time"
     )]
     Mapped(String),
-    /// The region can only be read.
+    /// The region is sealed, and the request needs a region that can be written.
     #[error(
         "region `{0}` is sealed: programs can map it to read it, but it cannot be private memory, or that of a virtual \
          machine; take a region that can be written"
     )]
     Sealed(String),
-    /// The space cannot be suspended, or is not.
+    /// The space cannot be suspended, or is not suspended as the request requires.
     #[error(
         "the region's memory is suspended already, is being taken over, or is memory of a kind that cannot be suspended: only \
          the memory of `cn-agent vm` and of mapped regions can"
@@ -298,12 +298,12 @@ pub enum RefusalReason {
     /// Another program maps the region.
     #[error("another program maps the region; end it first (`cn-agent paging` names it)")]
     AnotherMaps,
-    /// The region that was to come is not the one that came.
+    /// The region that was attached has another size than the suspended memory.
     #[error(
         "region `{region}` has {bytes} bytes that can be mapped, not the {expected} of the memory that waits for it"
     )]
     OtherSize {
-        /// The region.
+        /// Name of the region.
         region: String,
         /// Bytes of the region that can be mapped.
         bytes: u64,
@@ -333,9 +333,9 @@ pub enum RefusalReason {
          user (`gmm create-region --uid {uid}`)"
     )]
     NotYours {
-        /// The region.
+        /// Name of the region.
         region: String,
-        /// The user of the requesting process.
+        /// User id of the requesting process.
         uid: u32,
     },
     /// The region was not created for a program of this user.
@@ -348,7 +348,7 @@ pub enum RefusalReason {
     Manager {
         /// Error code of the manager; `None` if the manager was not reached.
         code: Option<ErrorCode>,
-        /// Text of the error.
+        /// The manager's text, or the reason why the manager was not reached.
         text: String,
     },
     /// The limit of temporary regions is reached.
@@ -440,7 +440,7 @@ pub struct Counters {
     /// System call by which the worker sleeps, once it has slept: `io_uring`, or `ppoll` with the reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sleeps_by: String,
-    /// Reason why there is no link, in that case.
+    /// Reason why the link is down; `None` while it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<LinkDown>,
     /// Number of times that the link was reopened since the start of the agent.
@@ -448,9 +448,9 @@ pub struct Counters {
     pub link_reopened: u64,
     /// Number of open ports.
     pub clients: usize,
-    /// Number of operations in flight.
+    /// Number of operations that have begun and are not complete.
     pub in_flight: usize,
-    /// Number of dirty lines that wait for their memory node to return.
+    /// Number of dirty lines that are kept until their memory node answers again.
     pub stranded: usize,
     /// Number of clients that were disconnected because they corrupted their rings.
     pub broken_clients: u64,
@@ -463,7 +463,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counters of two workers together. What describes the link and the system is that of `self`.
+    /// Adds the counters of another worker. Fields that are no counts keep the value of `self`.
     #[must_use]
     pub fn plus(self, other: &Counters) -> Counters {
         Counters {
@@ -480,7 +480,7 @@ impl Counters {
     }
 }
 
-/// Encodes a message, preceded by its length.
+/// Encodes a message as JSON, preceded by its length in 4 bytes.
 pub fn encode(message: &impl Serialize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message).expect("messages are plain values");

@@ -69,9 +69,9 @@ const HEAD_INTERVAL: u64 = ENTRIES as u64 / 4;
 /// Operation that a client submits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Read the line at an HPA.
+    /// Read the line at an HPA through the agent's cache.
     Read,
-    /// Write the line at an HPA.
+    /// Write the line at an HPA into the agent's cache.
     Write,
     /// Write back the dirty lines of all clients, after all operations submitted before.
     Flush,
@@ -92,9 +92,9 @@ pub enum Operation {
 /// A range of lines of the data area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines {
-    /// Index of the first line.
+    /// Index of the first line in the data area.
     pub at: u32,
-    /// Number of lines.
+    /// Number of lines, at least 1.
     pub count: u32,
 }
 
@@ -148,7 +148,7 @@ impl Operation {
 pub struct Submission {
     /// Number that the client chooses, repeated in the completion.
     pub tag: u32,
-    /// Operation to carry out.
+    /// Operation, with its arguments other than the address.
     pub operation: Operation,
     /// Host physical address of the first byte.
     pub hpa: u64,
@@ -159,7 +159,7 @@ pub struct Submission {
 pub struct Completion {
     /// Tag of the operation's submission.
     pub tag: u32,
-    /// Result of the operation.
+    /// Result of the operation; only after success does the completion have a line.
     pub status: Status,
 }
 
@@ -257,7 +257,7 @@ pub struct AgentEnd<M = SharedMemory> {
 }
 
 impl<M: RingMemory> AgentEnd<M> {
-    /// An end over new memory of [`PORT_BYTES`] bytes.
+    /// Lays out new memory of [`PORT_BYTES`] bytes, and returns the agent's end.
     pub fn new(memory: M) -> AgentEnd<M> {
         memory.store(1, ENTRIES as u64, Relaxed);
         memory.store(0, MAGIC, Release);
@@ -309,7 +309,7 @@ impl<M: RingMemory> AgentEnd<M> {
         &self.front_line
     }
 
-    /// Advances to the next submission.
+    /// Advances to the next submission, and drops the copy of the present one.
     #[inline]
     pub fn release(&mut self) {
         self.front = None;
@@ -420,7 +420,8 @@ pub struct ClientEnd<M = SharedMemory> {
 }
 
 impl<M: RingMemory> ClientEnd<M> {
-    /// An end over memory that an agent created; `None` if the memory has another version's layout.
+    /// Returns the client's end over memory that an agent created; `None` if the memory has another version's
+    /// layout.
     pub fn new(memory: M) -> Option<ClientEnd<M>> {
         let known = memory.acquire(0) == [MAGIC, ENTRIES as u64];
         known.then_some(ClientEnd { memory, sq_tail: 0, cq_head: 0, state: 0 })

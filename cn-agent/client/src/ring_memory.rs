@@ -7,13 +7,13 @@ use super::memory::SharedMemory;
 
 /// Words that the other end can write at any time: they are copied out, checked in the copy, and used from there.
 pub trait RingMemory {
-    /// Copies the `N` words from index `first` on. They may be of different times.
+    /// Copies the `N` words from index `first` on, each at a time of its own.
     fn copy_out<const N: usize>(&self, first: usize) -> [u64; N];
 
     /// As [`copy_out`](Self::copy_out); all stores before a release store of one of the words are visible afterwards.
     fn acquire<const N: usize>(&self, first: usize) -> [u64; N];
 
-    /// Stores `value` in the word `index`.
+    /// Stores `value` in the word `index`, where the other end can read it, with the memory ordering `order`.
     fn store(&self, index: usize, value: u64, order: Ordering);
 
     /// Clears `bits` in the word `index`; returns their former values.

@@ -11,7 +11,7 @@ use cxloe_cn_core::engine::EngineError;
 pub enum Status {
     /// The operation is done; the line of a read is in the completion.
     Done,
-    /// The operation failed.
+    /// The operation failed in the agent's engine.
     Failed(EngineError),
     /// The submission named an operation that does not exist.
     BadOperation,
@@ -76,7 +76,7 @@ impl Status {
         }
     }
 
-    /// Decodes a code and its detail.
+    /// Decodes a code and its detail. An undefined code gives [`Status::Unknown`].
     #[inline]
     pub fn decode(code: u32, detail: u64) -> Status {
         let mac = Mac::from_u64(detail & 0xFFFF_FFFF_FFFF);

@@ -1,6 +1,8 @@
 //! Transfer of bytes between a socket and shared memory, in one system call and without a copy in this process: the
 //! kernel reads from the mapping, or writes to it.
 
+#![expect(unsafe_code, reason = "sendmsg and recvmsg take raw pointers")]
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

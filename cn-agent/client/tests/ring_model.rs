@@ -17,15 +17,15 @@ use loom::thread;
 const SUBMISSIONS: usize = 512;
 const COMPLETIONS: usize = SUBMISSIONS + 256 * ENTRY;
 const ENTRY: usize = 16;
-/// Layout, the words of agent and client, and the number of taken completions.
+/// Words of the layout, of the agent and of the client, and the number of completions that were taken.
 const ENDS: [usize; 5] = [0, 1, 16, 32, 48];
 const TAKEN: usize = 48;
 /// Limit of switches between the threads that no wait causes; two are enough to show most errors of protocols.
 const PREEMPTIONS: usize = 2;
-/// Limit of orders that are tried, for the case that a change makes them many more.
+/// Maximum number of orders to try, in case a change of the rings makes them many more.
 const ORDERS_MAX: usize = 50_000;
 
-/// The words that a few operations use.
+/// Shared memory with only the words that a few operations use.
 #[derive(Clone, Debug)]
 struct ModelMemory(Arc<BTreeMap<usize, AtomicU64>>);
 
@@ -79,7 +79,7 @@ fn write(number: u64) -> Submission {
     Submission { tag: number as u32, operation: Operation::Write, hpa: number << 6 }
 }
 
-/// Serves `count` operations as a worker does: a round, then a sleep if nothing came meanwhile.
+/// Serves `count` operations as a worker does: a round, then a sleep if nothing was submitted meanwhile.
 fn serve(mut end: AgentEnd<ModelMemory>, memory: &ModelMemory, count: u64, asleep: &Sleep, client: &Sleep) {
     let mut served = 0;
     while served < count {
@@ -142,15 +142,15 @@ fn both_ends(count: u64) {
     serving.join().expect("the agent has served all");
 }
 
-/// No operation is lost, repeated or torn, and no end sleeps while there is something for it: the checker reports a
-/// deadlock.
+/// Tests that no operation is lost, repeated or torn. An end that sleeps although the other end has submitted
+/// or completed something would be a deadlock, which the checker reports.
 #[test]
 fn operations_cross_and_nobody_sleeps_through_one() {
     check(|| both_ends(1));
 }
 
-/// What the agent has copied out stays as it was, whatever a client stores in any word at any time; and an impossible
-/// index is found.
+/// Tests that the agent's copy of an entry never changes, whatever a client stores in any word at any time,
+/// and that an impossible index is detected.
 #[test]
 fn a_client_that_writes_anything_changes_no_copy() {
     check(|| {
@@ -175,8 +175,8 @@ fn a_client_that_writes_anything_changes_no_copy() {
     });
 }
 
-/// An entry that was released is accepted no second time, whatever a client stores in it, before the ring comes round:
-/// the agent waits at the next one.
+/// Tests that the agent does not accept a released entry again before the next lap of the ring, whatever a
+/// client stores in it: the agent waits at the next entry.
 #[test]
 fn a_released_entry_is_accepted_no_second_time() {
     check(|| {

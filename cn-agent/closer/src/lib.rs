@@ -1,9 +1,10 @@
 //! # cxloe-closer: closes what clients have passed, on threads of its own
 //!
-//! A client may pass any descriptor, and closing one may take as long as the client likes: a TCP socket with unsent
-//! data and `SO_LINGER`, a file of a file system that the client serves. A socket to a client has such descriptors in
-//! its queue, which close with it. The end of a userfaultfd waits for its process's address space. So a thread that
-//! serves others closes none of these; it passes them here.
+//! A client may pass any descriptor to a daemon, and closing that descriptor may block for as long as the
+//! client likes: a TCP socket with unsent data and `SO_LINGER`, or a file of a file system that the client
+//! serves. Closing a socket to a client also closes the descriptors that are still in the socket's queue.
+//! Closing a userfaultfd waits for the address space of its process. So a thread that serves other clients
+//! closes none of these descriptors; it passes them to [`dispose`].
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -15,16 +16,17 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-/// Limit of threads: that many slow descriptors delay no other one.
+/// Maximum number of closing threads. While fewer descriptors than that are slow to close, no other one waits
+/// for them.
 const THREADS_MAX: usize = 16;
-/// Time after which a thread without work ends.
+/// Time after which a closing thread without work ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 struct Closer {
     queue: Sender<Box<dyn Any + Send>>,
     work: Receiver<Box<dyn Any + Send>>,
     threads: AtomicUsize,
-    /// Threads that wait for work.
+    /// Number of threads that wait for work. No thread is started while the queue is no longer than that.
     idle: AtomicUsize,
 }
 
@@ -33,11 +35,11 @@ static CLOSER: LazyLock<Closer> = LazyLock::new(|| {
     Closer { queue, work, threads: AtomicUsize::new(0), idle: AtomicUsize::new(0) }
 });
 
-/// Drops a value that owns descriptors, on another thread. Descriptors that wait here count towards the process's limit
-/// of open files, which bounds their number.
+/// Drops a value that owns descriptors, on another thread. Queued values keep their descriptors open; the
+/// process's limit of open files bounds how many that can be.
 pub fn dispose(value: impl Send + 'static) {
     let closer = &*CLOSER;
-    // The receiver is there as long as the process.
+    // Sending cannot fail: the receiver is in a static, which lives as long as the process.
     let _ = closer.queue.send(Box::new(value));
     if closer.queue.len() <= closer.idle.load(Ordering::Acquire) {
         return;
@@ -64,17 +66,18 @@ fn run(closer: &Closer) {
     closer.threads.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// A value of a client that is closed elsewhere when it is dropped.
+/// Owner of a value received from a client. Dropping the owner passes the value to [`dispose`], so that
+/// closing the value's descriptors cannot block the dropping thread.
 #[derive(Debug)]
 pub struct ClosedElsewhere<T: Send + 'static>(ManuallyDrop<T>);
 
 impl<T: Send + 'static> ClosedElsewhere<T> {
-    /// Wraps a value.
     pub fn new(value: T) -> ClosedElsewhere<T> {
         ClosedElsewhere(ManuallyDrop::new(value))
     }
 
-    /// The value, for whose end the caller answers now.
+    /// Returns the value, which the caller then closes on its own thread.
+    #[expect(unsafe_code, reason = "a type with a drop cannot give up its value otherwise")]
     pub fn into_inner(self) -> T {
         let mut kept = ManuallyDrop::new(self);
         // SAFETY: the value is taken once: the wrapper is not dropped, and not used any more.
@@ -96,6 +99,7 @@ impl<T: Send + 'static> DerefMut for ClosedElsewhere<T> {
 }
 
 impl<T: Send + 'static> Drop for ClosedElsewhere<T> {
+    #[expect(unsafe_code, reason = "a drop has its value by reference only")]
     fn drop(&mut self) {
         // SAFETY: the value is taken once: nothing uses the wrapper after this.
         dispose(unsafe { ManuallyDrop::take(&mut self.0) });
@@ -108,7 +112,8 @@ mod tests {
 
     use super::*;
 
-    /// Says when and where it ends.
+    /// Value whose drop waits for a signal, if there is a receiver for one, and then sends the id of its
+    /// thread.
     struct Ends(mpsc::Sender<thread::ThreadId>, Option<mpsc::Receiver<()>>);
 
     impl Drop for Ends {

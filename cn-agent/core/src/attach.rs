@@ -7,9 +7,9 @@
 //!    +-- policy: answer to addresses without a route -------------+
 //! ```
 //!
-//! A region has a window of addresses larger than itself, so that the region can grow by further decoders without
-//! moving. Only committed decoders are routed. A part that a CXL device of this machine serves is local memory
-//! instead of a route, and needs no memory node.
+//! The window of addresses of a region is larger than the region, so that the region can grow by further
+//! decoders without moving. Only committed decoders are routed. A part of a region that a CXL device of this
+//! machine serves becomes local memory instead of a route, and needs no memory node.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -26,7 +26,6 @@ use crate::attachments::{Attachment, reach_of};
 use crate::backing::Backing;
 use crate::engine::{Engine, LegTarget, Route, RouteError, RouteTarget};
 
-/// Common parameters of all sessions of this compute node.
 #[derive(Clone, Debug)]
 pub struct SessionSettings {
     /// This node's address: its CN id.
@@ -41,32 +40,29 @@ pub struct SessionSettings {
     pub instance: u64,
     /// Pre-shared key for sealed frames, used with memory nodes whose own key is unknown.
     pub key: Option<PreSharedKey>,
-    /// This node's key, and the public keys of memory nodes.
     pub keys: SessionKeys,
-    /// Time-outs of sessions and of retransmissions.
     pub timing: Timing,
 }
 
-/// Keys of a compute node and of its memory nodes.
 #[derive(Clone, Debug)]
 pub struct SessionKeys {
     /// Source of nonces and ephemeral keys.
     pub entropy: Entropy,
-    /// This node's key; `None`: sessions use no keys.
+    /// Private key of this node; `None` for sessions without keys.
     pub own: Option<Arc<NodeKey>>,
     /// Configured public keys of memory nodes; they take precedence over the manager's.
     pub named: BTreeMap<Mac, PublicKey>,
-    /// Public keys of memory nodes from the manager.
+    /// Public keys of memory nodes as the manager lists them.
     pub announced: BTreeMap<Mac, PublicKey>,
-    /// Memory nodes whose key the manager has revoked: no session is opened with them, not even without keys, until
-    /// they have another.
+    /// Memory nodes whose key the manager has revoked. No session is opened with them, not even without keys,
+    /// until the manager lists another key for them.
     pub revoked: BTreeSet<Mac>,
     /// Wall-clock time at [`Time::ZERO`], in nanoseconds since the Unix epoch.
     pub epoch_ns: u64,
 }
 
 impl SessionKeys {
-    /// A set for sessions without authentication: no own key, and none of memory nodes.
+    /// Returns a set for sessions without authentication: neither this node nor any memory node has a key.
     pub fn none(entropy: Entropy) -> SessionKeys {
         SessionKeys {
             entropy,
@@ -94,17 +90,20 @@ impl SessionKeys {
         }
     }
 
-    /// Whether sessions with the memory node at `peer` are barred.
+    /// Whether no session may be opened with the memory node at `peer`: its key is revoked, and no key of it
+    /// is configured.
     pub fn bars(&self, peer: Mac) -> bool {
         self.revoked.contains(&peer) && !self.named.contains_key(&peer)
     }
 
-    /// The keys of a session with the memory node at `peer`, if both are available.
+    /// Returns the keys of a session with the memory node at `peer`; `None` if this node has no key or that
+    /// of the memory node is unknown.
     pub fn with(&self, peer: Mac) -> Option<KeyPair> {
         self.pair(*self.named.get(&peer).or_else(|| self.announced.get(&peer))?)
     }
 
-    /// The keys of a session with a memory node whose key is `peer`, if this node has one.
+    /// Returns the keys of a session with a memory node whose public key is `peer`; `None` if this node has
+    /// no key.
     pub fn pair(&self, peer: PublicKey) -> Option<KeyPair> {
         Some(KeyPair { own: Arc::clone(self.own.as_ref()?), peer, epoch_ns: self.epoch_ns })
     }
@@ -113,44 +112,28 @@ impl SessionKeys {
 /// Default number of streams of a session: enough that one lost frame does not delay everything.
 pub const STREAMS_DEFAULT: u8 = 4;
 
-/// Reason why a region cannot be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// Its memory node has registered no address with the manager.
     #[error(
         "region `{region}`: memory node `{node}` has no MAC address in the manager's list; is it registered?"
     )]
-    NoAddress {
-        /// Name of the region that names the node.
-        region: String,
-        /// Name of the memory node without an address.
-        node: String,
-    },
-    /// The manager's description has a position of a decoder without a leg.
+    NoAddress { region: String, node: String },
     #[error(
         "region `{region}`: nothing stands at position {position} of decoder {decoder} in the manager's description; \
          this agent and the manager are of different releases"
     )]
     NoLeg {
-        /// Name of the region with the decoder.
         region: String,
-        /// Index of the decoder in the region.
         decoder: usize,
         /// Position in the decoder's interleave set.
         position: u32,
     },
-    /// A route does not fit.
+    /// The engine refuses a route of the region, for instance because it overlaps another one.
     #[error("region `{region}`: {source}")]
-    Route {
-        /// Name of the region to be attached.
-        region: String,
-        /// Conflict that the engine found.
-        source: RouteError,
-    },
+    Route { region: String, source: RouteError },
 }
 
 impl SessionSettings {
-    /// Configuration of a session with the memory node at `peer`, with a seed of its own.
     pub fn requester(&self, peer: Mac) -> RequesterConfig {
         RequesterConfig {
             identity: Identity { own: self.own, peer, ethertype: self.ethertype },
@@ -165,27 +148,30 @@ impl SessionSettings {
         }
     }
 
-    /// Takes over the manager's keys of memory nodes: sessions under other keys are renegotiated, and those with
-    /// revoked memory nodes end.
+    /// Applies the manager's keys of memory nodes: sessions under other keys are renegotiated, and sessions
+    /// with revoked memory nodes end.
     pub fn update_keys(
         &mut self,
         engine: &mut Engine,
         announced: BTreeMap<Mac, Option<PublicKey>>,
         now: Time,
     ) {
-        // Known keys are kept: a memory node that presently holds no region is missing from the manager's answer.
+        // Known keys are kept, because a memory node that holds no region at present is missing from the
+        // manager's answer.
         self.keys.update(announced);
         // Barred before keys are set, so that no session is opened without a key.
         engine.bar(|mac| self.keys.bars(mac), now);
         engine.set_keys(|mac| self.keys.with(mac), now);
     }
 
-    /// Attaches a region at its address: opens sessions with its memory nodes, adds the routes of its committed
-    /// decoders as far as they lie in its window, and a decode-miss policy over all of these. The part that a device
-    /// serves becomes local memory; if the device is absent, operations on that part fail. Nothing is added on error.
+    /// Attaches a region at its address: opens sessions with the memory nodes, adds routes for the committed
+    /// decoders as far as they lie in the window, and sets the decode-miss policy of the window. The part
+    /// that a device serves becomes local memory; if the device is absent, operations on that part fail.
+    /// Nothing is added on error.
     ///
     /// # Errors
-    /// Any [`AttachError`].
+    /// [`AttachError`] if a leg or its address is missing in the description, or if the engine refuses a
+    /// route.
     pub fn attach(&self, engine: &mut Engine, attachment: &Attachment, now: Time) -> Result<(), AttachError> {
         let Attachment { region, hpa, window, .. } = attachment;
         let added = engine.add_miss_policy(*hpa, *window, region.unmapped);
@@ -199,11 +185,12 @@ impl SessionSettings {
         added
     }
 
-    /// Adds the growth of an attached region: the committed decoders from byte `from` of the region on. Nothing is
-    /// added on error.
+    /// Extends an attached region that has grown: adds the committed decoders from byte `from` of the region
+    /// on. Nothing is added on error.
     ///
     /// # Errors
-    /// Any [`AttachError`].
+    /// [`AttachError`] if a leg or its address is missing in the description, or if the engine refuses a
+    /// route.
     pub fn extend(
         &self,
         engine: &mut Engine,
@@ -257,7 +244,7 @@ impl SessionSettings {
         added.map_err(|source| AttachError::Route { region: region.name.to_string(), source })
     }
 
-    /// The targets of a decoder; opens sessions with their memory nodes.
+    /// Opens sessions with the memory nodes of a decoder, and returns the route targets.
     fn targets(
         &self,
         engine: &mut Engine,
@@ -274,16 +261,19 @@ impl SessionSettings {
             let nowhere = || AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() };
             let mac = leg.mac().ok_or_else(nowhere)?;
             let peer = engine.add_peer(self.requester(Mac(mac.0)), now);
+            // The peer may be new to the engine, and its key revoked.
             engine.bar(|mac| self.keys.bars(mac), now);
             let lost = leg.state == LegState::Lost;
+            // No pool has the incarnation `LOST`, so operations on a lost leg fail.
             let incarnation = if lost { Some(RouteTarget::LOST) } else { leg.incarnation };
             Ok(RouteTarget { peer, cmem: leg.cmem_base, incarnation, mirror: None })
         };
         (0..ways).map(target).collect()
     }
 
-    /// Opens sessions with the memory nodes of a region that another worker serves. A memory node admits sessions of a
-    /// node's further addresses only beside the session of its own address, which the first worker has.
+    /// Opens sessions with the memory nodes of a region that another worker serves. A memory node accepts
+    /// sessions from the further addresses of a compute node only while it has one with the node's own
+    /// address, which is the first worker's.
     pub fn open_sessions(&self, engine: &mut Engine, attachment: &Attachment, now: Time) {
         let Attachment { region, backing, .. } = attachment;
         let decoders = region.decoders.iter().enumerate().filter(|(_, decoder)| !backing.serves(decoder));
@@ -294,10 +284,10 @@ impl SessionSettings {
         engine.bar(|mac| self.keys.bars(mac), now);
     }
 
-    /// Takes over which legs of an attached region are in sync. Operations go on.
+    /// Updates which legs of an attached region are in sync, without interrupting operations.
     ///
     /// # Errors
-    /// Any [`AttachError`].
+    /// [`AttachError::NoAddress`] if a memory node has registered no MAC address.
     pub fn follow_legs(
         &self,
         engine: &mut Engine,
@@ -313,7 +303,7 @@ impl SessionSettings {
         Ok(())
     }
 
-    /// Passes the legs of a decoder, whose route begins at `base`, to the engine.
+    /// Passes the legs of a decoder to the engine; the route of the decoder begins at `base`.
     fn set_legs(
         &self,
         engine: &mut Engine,
@@ -336,6 +326,7 @@ impl SessionSettings {
                 });
             }
             engine.bar(|mac| self.keys.bars(mac), now);
+            // Without a leg in sync, there is no content to serve or to copy.
             if targets.iter().any(|leg| leg.in_sync) {
                 engine.set_legs(base, position as u8, &targets, region.epoch, now);
             }
@@ -343,8 +334,8 @@ impl SessionSettings {
         Ok(())
     }
 
-    /// Removes routes, local memory and decode-miss policy of `region` at `hpa`. Dirty lines are lost unless they were
-    /// written back.
+    /// Removes the routes, local memory and decode-miss policy of `region` at `hpa`. Dirty lines are lost
+    /// unless they were written back before.
     pub fn detach(&self, engine: &mut Engine, region: &Region, hpa: u64) {
         for decoder in &region.decoders {
             remove(engine, hpa + decoder.offset);
@@ -354,8 +345,9 @@ impl SessionSettings {
     }
 }
 
-/// The legs at a position that have content or are to be filled, the one that is read first: the lowest copy in sync, then
-/// the others. A position without a leg in sync has one leg here, a lost one if there is one.
+/// Returns the legs at a position that have content or are to be filled, at most two, with the leg to read
+/// from first: legs in sync before stale ones, then by number of the copy. If no leg is in sync, returns a
+/// single leg, a lost one if there is one.
 fn legs_at(region: &Region, decoder: usize, position: u32) -> Vec<&Leg> {
     let here = |leg: &&Leg| leg.decoder as usize == decoder && leg.position == position;
     let mut legs: Vec<&Leg> = region.legs.iter().filter(here).collect();
@@ -371,7 +363,6 @@ fn legs_at(region: &Region, decoder: usize, position: u32) -> Vec<&Leg> {
     legs
 }
 
-/// Removes the route or local memory that begins at `start`.
 fn remove(engine: &mut Engine, start: u64) {
     engine.remove_route(start);
     engine.remove_local(start);
@@ -394,7 +385,6 @@ mod tests {
     const HPA: u64 = 1 << 40;
     const WINDOW: u64 = 64 * MIB;
 
-    /// A sink that ignores all results, for an engine without operations.
     struct DiscardCompletions;
 
     impl Sink for DiscardCompletions {
@@ -431,7 +421,8 @@ mod tests {
             self.station.attach(&mut self.engine, &attachment, Time::ZERO)
         }
 
-        /// Error of reading a line; no memory node answers in these tests.
+        /// Reads a line and returns the error. Every read fails, because no memory node answers in these
+        /// tests.
         fn read(&mut self, hpa: u64) -> EngineError {
             self.engine.read(hpa, RequestId::Number(0), Time::ZERO, self.link.transmit()).unwrap_err()
         }
@@ -464,7 +455,7 @@ mod tests {
         tell(&mut node, None);
         assert_eq!(state(&mut node), "connecting");
 
-        // The keys were set before the region is attached.
+        // The key is revoked before the region is attached.
         let mut node = Node::new();
         tell(&mut node, None);
         node.attach(&region, WINDOW).unwrap();

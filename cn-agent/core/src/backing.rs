@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{LocalMemory, MemoryGone};
 
-/// Preference for the backing of new regions.
+/// Preference for the backing of new regions, as set by `--backend`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preference {
     /// A CXL device of this machine that fits, else Ethernet.
     Auto,
-    /// Ethernet; CXL devices are not sought.
+    /// Ethernet; the agent does not look for CXL devices.
     #[default]
     Ethernet,
-    /// A CXL device; without a fitting one the region waits.
+    /// A CXL device; the region waits until one fits.
     Cxl,
 }
 
@@ -85,7 +85,8 @@ impl Backing {
     }
 }
 
-/// Place of a region on a device. The device is identified by its address: its name may change with a reboot.
+/// Place of a region on a device. The device is identified by its physical address, because its name may
+/// change at a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePlacement {
     /// Name of the DAX device when it was last used.
@@ -94,11 +95,13 @@ pub struct DevicePlacement {
     pub resource: u64,
     /// Size of the device in bytes.
     pub size: u64,
-    /// Bytes of the region that the device serves: the first of the region, in the first of the device.
+    /// Number of bytes of the region that the device serves: the first ones of the region, at the start of
+    /// the device.
     pub bytes: u64,
-    /// Boot of the machine to which the device's content belongs; `None` if the content is persistent.
+    /// Identity of the machine's boot since which the device has the content; `None` if the content is
+    /// persistent.
     pub boot: Option<String>,
-    /// Reason why the region's content is lost.
+    /// Reason why the region's content is lost; `None` if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
     /// The device's memory while this process has it mapped.
@@ -106,9 +109,9 @@ pub struct DevicePlacement {
     pub memory: Option<UsedDevice>,
 }
 
-/// Memory of a device of this machine, provided by its owner in this process.
+/// Memory of a device of this machine that this process has mapped.
 pub trait DeviceMemory: LocalMemory {
-    /// Whether the device has disappeared, or its memory was given up.
+    /// Whether the device has disappeared or was given up, so that all accesses fail.
     fn is_gone(&self) -> bool;
 
     /// Makes all further accesses fail, and releases the device for other processes.
@@ -128,12 +131,12 @@ impl PartialEq for UsedDevice {
 impl Eq for UsedDevice {}
 
 impl DevicePlacement {
-    /// The memory, unless it is absent.
+    /// Returns the device's memory; `None` if it is not mapped or the device has disappeared.
     pub fn present(&self) -> Option<&Arc<dyn DeviceMemory>> {
         self.memory.as_ref().map(|memory| &memory.0).filter(|device| !device.is_gone())
     }
 
-    /// Memory for the engine: the device's, or, while that is absent, one whose accesses fail.
+    /// Returns the memory for the engine: the device's, or, if none is mapped, one whose accesses all fail.
     pub(crate) fn local_memory(&self) -> Arc<dyn LocalMemory> {
         match &self.memory {
             Some(UsedDevice(device)) => Arc::clone(device) as Arc<dyn LocalMemory>,

@@ -1,8 +1,9 @@
-//! The paper's line cache: 64-byte lines, set-associative, least recently used, states M, E and I.
+//! The paper's line cache: 64-byte lines, set-associative, replacement of the least recently used line,
+//! states M, E and I.
 //!
-//! The cache makes no decisions about the network: the engine looks up a line, gets its way or the way to use, and
-//! stores the new content; the engine also writes a modified victim back. While a fill is in flight its way is
-//! [`LineState::Filling`]: reserved, and never a victim.
+//! The cache makes no decisions about the network: the engine looks up a line, gets the line's way or the way
+//! to use for it, and stores the new content. The engine also writes a modified victim back. While a fill is
+//! in flight, its way is [`LineState::Filling`]: reserved, and never a victim.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -10,7 +11,6 @@ use alloc::string::String;
 use alloc::vec;
 use cxloe_wire::frame::LINE_SIZE;
 
-/// Data of one line of 64 bytes.
 pub type Line = [u8; LINE_SIZE];
 
 /// State of a way; the paper's M, E and I, and one for a fill in flight.
@@ -18,11 +18,11 @@ pub type Line = [u8; LINE_SIZE];
 pub enum LineState {
     /// The way is empty.
     Invalid,
-    /// Equal to the memory node's content.
+    /// The line equals the memory node's content.
     Exclusive,
-    /// Newer than the memory node's content.
+    /// The line is newer than the memory node's content.
     Modified,
-    /// The way is empty and reserved: a read for it is in flight.
+    /// The way is reserved for a line whose read is in flight.
     Filling,
 }
 
@@ -30,6 +30,7 @@ pub enum LineState {
 /// the CPU.
 #[derive(Clone, Copy)]
 struct CacheWay {
+    /// Number of the line, its HPA divided by 64; `u64::MAX` if the way is empty.
     line: u64,
     /// State in the low two bits, the time of last use above.
     stamp: u64,
@@ -37,7 +38,6 @@ struct CacheWay {
 
 const STATE_MASK: u64 = 3;
 
-/// Size and shape of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Bytes of line data, a power of two times `ways` times 64; 0 disables the cache.
@@ -57,7 +57,7 @@ impl CacheConfig {
     /// A disabled cache: every operation goes to the memory node.
     pub const OFF: CacheConfig = CacheConfig { bytes: 0, ways: 1 };
 
-    /// Checks the shape; the error gives the reason why it is impossible.
+    /// Checks that the size is 0, or makes a power of two of sets. The error says what to change.
     pub fn check(&self) -> Result<(), String> {
         let sets = self.bytes / LINE_SIZE / self.ways.max(1);
         if self.bytes == 0 {
@@ -75,11 +75,10 @@ impl CacheConfig {
     }
 }
 
-/// Index of a way in the cache.
+/// Index of a way among all ways of the cache, in order of sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WayIndex(u32);
 
-/// Result of a lookup, for both hit and miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The line is cached, in any state but invalid.
@@ -88,7 +87,6 @@ pub enum Lookup {
     Absent(Option<WayIndex>),
 }
 
-/// A set-associative cache of lines, with least-recently-used replacement.
 pub struct LineCache {
     ways: Box<[CacheWay]>,
     data: Box<[Line]>,
@@ -126,7 +124,7 @@ impl LineCache {
         start..start + self.per_set
     }
 
-    /// Way of `line`, if it is cached in any state but invalid.
+    /// Returns the way of `line`, if the line is cached in any state but invalid.
     #[inline]
     pub fn find(&self, line: u64) -> Option<WayIndex> {
         let set = self.set(line);
@@ -134,7 +132,6 @@ impl LineCache {
         self.ways[set].iter().position(|w| w.line == line).map(|i| WayIndex((start + i) as u32))
     }
 
-    /// State of the way at `place`.
     #[inline]
     pub fn state(&self, place: WayIndex) -> LineState {
         match self.ways[place.0 as usize].stamp & STATE_MASK {
@@ -180,7 +177,7 @@ impl LineCache {
         self.ways[place.0 as usize].stamp = (self.tick << 2) | state as u64;
     }
 
-    /// Sets the state of `place` only.
+    /// Sets the state of `place` without counting as a use; `Invalid` also frees the way.
     #[inline]
     pub(crate) fn set_state(&mut self, place: WayIndex, state: LineState) {
         let way = &mut self.ways[place.0 as usize];
@@ -201,8 +198,8 @@ impl LineCache {
         }
     }
 
-    /// The way to use for `line`, which is absent; its set was read a moment ago. Not inlined, so that the path of a
-    /// hit stays short.
+    /// Returns the way to use for `line`, which is absent. Not inlined, so that the path of a hit stays
+    /// short.
     #[inline(never)]
     fn victim(&self, line: u64) -> Option<WayIndex> {
         let set = self.set(line);
@@ -221,7 +218,7 @@ impl LineCache {
         found
     }
 
-    /// Use counter: advances each time that a way is assigned, read or written.
+    /// Returns the use counter, which advances each time that a way is assigned, read or written.
     #[inline]
     pub fn tick(&self) -> u64 {
         self.tick
@@ -244,13 +241,11 @@ impl LineCache {
         self.valid
     }
 
-    /// All ways of the cache, in any state.
     #[inline]
     pub fn places(&self) -> impl Iterator<Item = WayIndex> + use<> {
         self.places_from(0)
     }
 
-    /// All ways except the first `skip`.
     #[inline]
     pub(crate) fn places_from(&self, skip: usize) -> impl Iterator<Item = WayIndex> + use<> {
         (skip as u32..self.ways.len() as u32).map(WayIndex)

@@ -25,31 +25,26 @@ struct Drain {
 
 /// Action when all dirty lines are written back.
 enum DrainEnd {
-    /// Leaves the region closed and notifies the control thread with this ticket.
+    /// Leave the region closed, and notify the control thread that the region with this ticket is drained.
     Tell(u64),
-    /// Attaches this; `None` until the order to attach arrives.
+    /// Attach the region anew, as described here; `None` until the order to attach arrives.
     Attach(Option<Box<Attachment>>),
 }
 
 /// Action left to the worker once a drain has ended.
 pub enum Drained {
-    /// Notifies the control thread with this ticket.
+    /// Notify the control thread that the region with this ticket is drained.
     Tell(u64),
-    /// Attaches this region.
     Attach(Box<Attachment>),
 }
 
-/// Outcome of an order to attach a region.
 pub enum AttachOutcome {
-    /// The region is to be attached now.
     Now(Box<Attachment>),
     /// The region is attached once its former attachment is drained.
     Later,
-    /// The former attachment stays; the part behind the first `from` bytes is to be added.
+    /// The former attachment stays in use; only the part behind the first `from` bytes is to be added.
     Stays {
-        /// The region with its present size.
         region: Box<Attachment>,
-        /// Bytes of the region that are reachable already.
         from: u64,
     },
 }
@@ -67,7 +62,6 @@ fn range(region: &Attachment) -> core::ops::Range<u64> {
 }
 
 impl Drains {
-    /// Whether no region is being drained.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -87,7 +81,7 @@ impl Drains {
         self.begin(engine, region, DrainReason::Draining, DrainEnd::Tell(ticket), now);
     }
 
-    /// Drains a region that is to be attached anew: an order to attach it follows.
+    /// Drains a region that is to be attached anew with other routes, by an order that follows.
     pub fn move_away(&mut self, engine: &mut Engine, region: Attachment, now: Time) {
         self.begin(engine, region, DrainReason::Moving, DrainEnd::Attach(None), now);
     }
@@ -102,15 +96,16 @@ impl Drains {
     ) {
         let work = engine.begin_drain(range(&region), why);
         match self.find(region.hpa) {
-            // The original attachment is still the one whose routes are removed at the end.
+            // The first attachment is kept: its routes are those to be removed at the end.
             Some(known) => (known.work, known.then, known.slow_logged) = (work, then, false),
             None => self.all.push(Drain { region, work, then, since: now, slow_logged: false }),
         }
         self.gets_on = true;
     }
 
-    /// Handles an order to attach `region`. If the region is being drained, it is attached afterwards; but if its
-    /// former attachment may stay in place, that is reopened with all its dirty lines.
+    /// Handles an order to attach `region`. If the region is being drained, it is attached after the drain.
+    /// But if the new attachment begins with the routes of the former one, the drain is cancelled, and the
+    /// region reopened with its dirty lines.
     pub fn attach(&mut self, engine: &mut Engine, region: Box<Attachment>) -> AttachOutcome {
         let Some(at) = self.all.iter().position(|drain| drain.region.hpa == region.hpa) else {
             return AttachOutcome::Now(region);
@@ -124,8 +119,8 @@ impl Drains {
         AttachOutcome::Later
     }
 
-    /// Handles an order to add the growth of `region`. If the region is being drained, it is attached at its new size
-    /// afterwards; otherwise it is returned.
+    /// Handles an order to extend `region`. If the region is being drained, it is attached at its new size
+    /// after the drain; otherwise it is returned, to be extended now.
     pub fn extend(&mut self, engine: &mut Engine, region: Attachment) -> Option<Attachment> {
         match self.all.iter().position(|drain| drain.region.hpa == region.hpa) {
             Some(at) => {
@@ -142,8 +137,8 @@ impl Drains {
         known.then = DrainEnd::Attach(Some(region));
     }
 
-    /// Drops the drain of the region at `hpa`, whose content is gone. Returns the attachment whose routes still
-    /// exist.
+    /// Cancels the drain of the region at `hpa`, whose content is gone. Returns the attachment whose routes
+    /// still exist.
     pub fn forget(&mut self, hpa: u64) -> Option<Attachment> {
         let at = self.all.iter().position(|drain| drain.region.hpa == hpa)?;
         Some(self.all.swap_remove(at).region)
@@ -195,6 +190,7 @@ impl Drains {
         match then {
             DrainEnd::Tell(ticket) => Some(Drained::Tell(ticket)),
             DrainEnd::Attach(next) => {
+                // Reopened, because the region is attached anew at the same addresses.
                 engine.end_drain(region.hpa);
                 next.map(Drained::Attach)
             }

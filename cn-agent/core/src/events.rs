@@ -1,4 +1,4 @@
-//! Log messages for events of sessions.
+//! Log messages for the engine's events, with reason and remedy for a session that is refused.
 
 use alloc::format;
 use alloc::string::String;
@@ -70,7 +70,8 @@ pub fn may_pass(event: &SessionEvent) -> bool {
     matches!(status, HelloStatus::Draining | HelloStatus::NotAllowed)
 }
 
-/// Text for a path that loses frames of `lost` bytes, which both ends' links carry, and carries those of `used`.
+/// Text for a path that carries frames of `used` bytes but loses frames of `lost` bytes, although the links
+/// of both ends carry those.
 pub fn narrow_path(lost: usize, used: usize) -> String {
     format!(
         "the path loses frames of {lost} bytes, which both ends send: a switch or bridge between them has an MTU below {}. \
@@ -79,14 +80,14 @@ pub fn narrow_path(lost: usize, used: usize) -> String {
     )
 }
 
-/// Writes a refusal to the log that has not passed by itself.
+/// Logs a refusal as an error, once it has lasted too long to pass by itself.
 pub fn log_lasting(event: &EngineEvent) {
     if let (EngineEvent::Session { mac, .. }, Some(why)) = (event, refusal(event)) {
         tracing::error!(peer = %mac, "{why}");
     }
 }
 
-/// Writes `event` to the log, at the level of its severity.
+/// Logs `event` at the level of its severity.
 pub fn log(event: &EngineEvent) {
     match event {
         EngineEvent::Session { mac, event: session } => match session {
@@ -127,7 +128,7 @@ pub fn log(event: &EngineEvent) {
                 tracing::info!(peer = %mac, "the path carries the frames that it lost before: using them again");
             }
         },
-        // Repeated until the manager has decided, whose answer is logged.
+        // Not an error: the event is repeated until the manager has decided, and that decision is logged.
         EngineEvent::LegSilent { mac, epoch, .. } => {
             tracing::debug!(peer = %mac, epoch, "a leg of a mirrored region is silent: asking the manager");
         }

@@ -1,4 +1,5 @@
-//! Durations of faults, measured by the agent: from reading the fault of a stopped thread to having its page in place.
+//! Durations of faults, measured by the agent: from the read of a stopped thread's fault until its page is in
+//! place.
 //!
 //! ```text
 //!   read --> served at once (zeros, or fetched before)           local
@@ -6,9 +7,9 @@
 //!        --> no more may be resident: waits ... served            room
 //! ```
 //!
-//! Each fault on an absent page is counted in exactly one of these. Durations are counted in buckets allocated at the
-//! start: the serving thread reads the processor's clock twice and increments a number. The faulting thread's own
-//! delay is longer, by the path to the agent and back.
+//! Each fault on an absent page is counted in exactly one of the three. Durations are counted in buckets
+//! allocated at the start: the serving thread reads the processor's clock twice and increments a number. The
+//! delay of the faulting thread is longer, by the path to the agent and back.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -53,7 +54,6 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Adds a duration to its bucket and to the sum.
     #[inline]
     pub fn record(&mut self, took: Duration) {
         let took = took.as_nanos() as u64;
@@ -61,12 +61,12 @@ impl Histogram {
         self.sum_ns += took;
     }
 
-    /// Number of durations in all buckets.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Counts added since the state `before`; empty if `before` belongs to another agent.
+    /// Returns the counts added since `before`. A count is 0 where `before`, perhaps from an earlier agent,
+    /// is larger.
     pub fn since(&self, before: &Histogram) -> Histogram {
         let mut since = self.clone();
         for (count, before) in since.counts.iter_mut().zip(before.counts) {
@@ -76,7 +76,7 @@ impl Histogram {
         since
     }
 
-    /// Histogram of the durations in either histogram.
+    /// Returns the sum of two histograms.
     pub fn with(&self, other: &Histogram) -> Histogram {
         let mut both = self.clone();
         both.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
@@ -102,11 +102,11 @@ impl Histogram {
             reached += here;
             low = bound;
         }
+        // Nothing is known of durations beyond the last bound.
         Some(Duration::from_nanos(low))
     }
 }
 
-/// Durations of faults on absent pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultTimes {
     /// Faults served at once: filled with zeros, or with a page fetched before.
@@ -118,7 +118,7 @@ pub struct FaultTimes {
 }
 
 impl FaultTimes {
-    /// Durations in either of two sets.
+    /// Returns the sums of two sets of histograms.
     #[must_use]
     pub fn with(&self, other: &FaultTimes) -> FaultTimes {
         FaultTimes {
@@ -142,8 +142,8 @@ struct Stalled {
     since: Time,
 }
 
-/// Measurement of the faults of all spaces. Its times are from one clock of the caller, which reads it more finely
-/// than once in each round.
+/// Measurement of the faults of all spaces. All times come from one clock, which the caller reads for each
+/// fault, not once per round.
 #[derive(Debug)]
 pub struct FaultWatch {
     times: FaultTimes,
@@ -157,7 +157,6 @@ impl Default for FaultWatch {
 }
 
 impl FaultWatch {
-    /// Durations measured so far.
     pub fn times(&self) -> &FaultTimes {
         &self.times
     }
@@ -171,7 +170,7 @@ impl FaultWatch {
     /// Records that the page of a fault, whose fetch began at `since`, is in place at `now`.
     #[inline]
     pub fn fetched(&mut self, space: u16, mapping: MappingId, page: u32, since: Time, now: Time) {
-        // A fault that had waited for room is counted as such.
+        // A fault that has waited for room is counted under `room` alone, by `check_stalled`.
         let stalled =
             |(of, stalled): &(u16, Stalled)| (*of, stalled.mapping, stalled.page) == (space, mapping, page);
         if self.stalled.is_empty() || !self.stalled.iter().any(stalled) {
@@ -194,8 +193,8 @@ impl FaultWatch {
         !self.stalled.is_empty()
     }
 
-    /// Records, at `now`, the faults that waited for room and are served. `is_pending` returns for a space, mapping
-    /// and page whether its fault is still to be served; `None` if the space has ended.
+    /// Records, at `now`, the faults that waited for room and have been served. `is_pending` tells for a
+    /// space, mapping and page whether the fault is still to be served; `None` if the space has ended.
     pub fn check_stalled(
         &mut self,
         now: Time,

@@ -24,24 +24,22 @@ use cxloe_fabric::model::lineage::{self, Lacking};
 
 use crate::attachments::{AttachmentChange, Attachments};
 
-/// Time-out in milliseconds of the long poll while a region that the manager waits for is being drained: the first,
-/// and the longest. It doubles with each sync.
+/// Minimum and maximum time-out, in milliseconds, of the long poll while a region that the manager reclaims
+/// is being drained. The first is short, so that the end of a drain is reported soon; each sync doubles it.
 const ACKNOWLEDGE_MS_MIN: u64 = 10;
 const ACKNOWLEDGE_MS_MAX: u64 = 200;
 
-/// Request that the caller is to send to the manager.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ManagerRequest {
     /// Registers the node: `POST /v1/compute-nodes`.
     Register(RegisterComputeNode),
-    /// Makes the manager list this node as not following. A failure is ignored: the answer is [`ManagerAnswer::Done`]
-    /// even if the manager does not reply.
+    /// Reports that this node does not follow the manager, which then lists the node as such. A failure is
+    /// ignored: the answer is [`ManagerAnswer::Done`] even if the manager does not reply.
     NotFollowed(NotFollowed),
     /// Waits for changes: `POST /v1/compute-nodes/CN/sync`, a long poll.
     Sync(ComputeNodeSync),
 }
 
-/// The manager's answer to a [`ManagerRequest`].
 #[derive(Clone, Debug)]
 pub enum ManagerAnswer {
     /// Answer to a registration that the manager accepted.
@@ -66,7 +64,7 @@ enum FollowPhase {
     Syncing,
 }
 
-/// A compute node's registration with the manager.
+/// State of a compute node's registration with the manager.
 #[derive(Debug)]
 pub struct Follow {
     node: RegisterComputeNode,
@@ -96,17 +94,16 @@ impl Follow {
         }
     }
 
-    /// Starts anew with a registration.
+    /// Starts anew: the next request is a registration.
     pub fn restart(&mut self) {
         self.phase = FollowPhase::Start;
     }
 
-    /// The node's registration, as it is sent next.
+    /// Description of the node in the next registration.
     pub fn node(&self) -> &RegisterComputeNode {
         &self.node
     }
 
-    /// The node's next registration, for changes.
     pub fn node_mut(&mut self) -> &mut RegisterComputeNode {
         &mut self.node
     }
@@ -116,7 +113,7 @@ impl Follow {
         self.registration
     }
 
-    /// The event up to which all changes have been carried out.
+    /// Number of the event up to which all changes have been carried out.
     pub fn after_event(&self) -> u64 {
         self.after_event
     }
@@ -136,7 +133,8 @@ impl Follow {
         matches!(self.phase, FollowPhase::Syncing)
     }
 
-    /// The next request to the manager. No operation begun before event `quiet` was applied is still in flight.
+    /// Returns the next request to the manager. Every operation that began before event `quiet` was applied
+    /// has ended.
     ///
     /// # Panics
     /// If the previous request has not been answered.
@@ -182,7 +180,7 @@ impl Follow {
     /// before they are carried out.
     ///
     /// # Errors
-    /// Any [`RestartReason`]; `attachments` are unchanged.
+    /// The reason why the node has to register again; `attachments` are unchanged.
     pub fn on_answer(
         &mut self,
         answer: ManagerAnswer,
@@ -191,6 +189,8 @@ impl Follow {
         match (mem::replace(&mut self.phase, FollowPhase::Followed), answer) {
             (FollowPhase::Registering, ManagerAnswer::Registered(answer)) => {
                 if let Err(lacking) = lineage::check(&answer.lineage, answer.watermark, attachments.seen()) {
+                    // The store is older than what this node has seen, so this node does not follow the
+                    // manager.
                     self.phase = FollowPhase::Refusing(lacking.into());
                     return Ok(Vec::new());
                 }
@@ -207,6 +207,7 @@ impl Follow {
             }
             (FollowPhase::Refusing(why), ManagerAnswer::Done) => Err(why),
             (FollowPhase::Syncing, ManagerAnswer::Synced(synced)) => {
+                // The answer comes from another run of the manager, with which this node is not registered.
                 if synced.watermark.run != self.run {
                     return Err(RestartReason::Anew);
                 }

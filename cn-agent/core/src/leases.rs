@@ -14,20 +14,19 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of names that are kept.
 pub const LEASES_MAX: usize = 1024;
 
-/// A process, distinguished from all others of this machine at any time.
+/// A process, identified uniquely on this machine over time, and the region that it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Process id of the holder.
     pub pid: u32,
-    /// Start time of the process, in the kernel's unit.
+    /// Start time of the process in the kernel's unit, by which a later process with the same id differs.
     pub started: u64,
-    /// Boot of the machine in which the process was started.
+    /// Identity of the machine's boot since which the process has run.
     pub boot: String,
     /// User id of the process; `None` in files of earlier releases.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// Time of the region's creation, in milliseconds since the Unix epoch, once the manager has answered: another
-    /// region of that name has another time.
+    /// Time of the region's creation, in milliseconds since the Unix epoch; `None` until the manager has
+    /// answered. A later region with the same name has another time.
     #[serde(default)]
     pub created_ms: Option<u64>,
     /// Size of the region in bytes.
@@ -38,7 +37,7 @@ pub struct Holder {
 /// Maximum number of names held by one user's programs, unless the user is root or the agent's.
 pub const LEASES_OF_ONE_MAX: usize = 256;
 
-/// The limit of names is reached.
+/// Error: the user, or all users together, hold as many names as they may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseLimitReached;
 
@@ -47,7 +46,7 @@ pub struct LeaseLimitReached;
 pub struct Leases(BTreeMap<Name, Holder>);
 
 impl Leases {
-    /// Keeps a name for a process, whose user may hold up to `most` names.
+    /// Keeps a name for a process. The user of the process may hold up to `most` names.
     ///
     /// # Errors
     /// [`LeaseLimitReached`], for the user or in total.
@@ -60,7 +59,6 @@ impl Leases {
         Ok(())
     }
 
-    /// Holder of a region; `None` if the region is not leased.
     pub fn holder(&self, region: &Name) -> Option<&Holder> {
         self.0.get(region)
     }
@@ -71,14 +69,14 @@ impl Leases {
         its.fold(0, |sum, (_, holder)| sum.saturating_add(holder.bytes))
     }
 
-    /// Records the size of a region.
+    /// Records the size in bytes of a region, if it is leased.
     pub fn set_size(&mut self, region: &Name, bytes: u64) {
         if let Some(holder) = self.0.get_mut(region) {
             holder.bytes = bytes;
         }
     }
 
-    /// Records the time at which the manager created the region.
+    /// Records when the manager created the region, in milliseconds since the Unix epoch.
     pub fn created(&mut self, region: &Name, created_ms: u64) {
         if let Some(holder) = self.0.get_mut(region) {
             holder.created_ms = Some(created_ms);
@@ -96,7 +94,6 @@ impl Leases {
         gone.map(|(region, _)| region.clone()).collect()
     }
 
-    /// Whether no region is leased.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -29,8 +29,8 @@
 //! | [`mapped`] | common description of a mapped region |
 //! | [`follow`], [`quiet`] | registration with the manager and the effects of its answers; end of earlier operations |
 //! | [`leases`] | regions that exist for one program each |
-//! | [`events`], [`refusals`] | log messages for the engine's events; refusals that pass by themselves |
-//! | [`user_shares`] | what one user may have of what all need |
+//! | [`events`], [`refusals`] | log messages for the engine's events; refusals that may pass by themselves |
+//! | [`user_shares`] | shares of one user in resources that all users need |
 //! | [`untrusted`] | words that another process can write at any time |
 
 #![cfg_attr(not(test), no_std)]

@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::pager::{PAGE_BYTES, PagerCounters};
 use crate::user_shares::ShareReached;
 
-/// Maximum number of spaces at a time.
+/// Maximum number of spaces, the states of mapped regions, at a time.
 pub const SPACES_MAX: usize = 256;
-/// Default for the longest outage of memory nodes; after a longer one pages count as lost.
+/// Default of the longest outage of memory nodes that faults wait for; after a longer one, pages count as
+/// lost.
 pub const LOST_WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Kind of a mapping, by the memory that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u64)]
 pub enum MappingKind {
     /// Memory that processes share: each page of the region is one page of the memory.
     Shared = 0,
-    /// Anonymous memory of processes: the region is a pool of pages.
+    /// Anonymous memory of processes; the region is a pool from which their pages get slots.
     Private = 1,
     /// Memory of a virtual machine, whose monitor has passed its userfaultfd: pages are fetched and never evicted.
     Foreign = 2,
@@ -42,13 +42,10 @@ impl MappingKind {
 pub struct SpaceOptions {
     /// Number of the space: random, so that it cannot be guessed.
     pub id: u64,
-    /// Name of the region that is mapped.
     pub region: String,
-    /// Kind of all mappings of the space.
     pub kind: MappingKind,
     /// First HPA of the region.
     pub hpa: u64,
-    /// Number of pages of the region.
     pub pages: u32,
     /// Number of pages of a view; see [`view_pages`].
     pub view_pages: u32,
@@ -71,13 +68,14 @@ pub struct SpaceOptions {
     pub user: Option<u32>,
 }
 
-/// Resident limit in pages for `bytes`; for a region that fits in, all its pages and the pager's reserve.
+/// Returns the limit of resident pages for `bytes` bytes. If the region fits in, the limit is all its pages
+/// and the pager's reserve, so that no page is evicted.
 pub fn limit_pages(bytes: u64, region: u32) -> u32 {
     let all = region.saturating_add((region / 8).clamp(16, 2048));
     if bytes >= u64::from(region) * PAGE_BYTES as u64 { all } else { (bytes / PAGE_BYTES as u64) as u32 }
 }
 
-/// Pages of a region of `bytes` bytes, at most the number that a space can have.
+/// Returns the number of whole pages in `bytes` bytes of a region, at most the number that a space can have.
 pub fn whole_pages(bytes: u64) -> u32 {
     (bytes / PAGE_BYTES as u64).min(PAGES_MAX) as u32
 }
@@ -89,11 +87,12 @@ const PAGES_MAX: u64 = (1 << 31) - 1;
 pub const TEMPORARY: &str = "exec-";
 /// Maximum number of bytes of addresses that a process may reserve beyond those it uses.
 const RESERVED_MAX: u64 = 1 << 40;
-/// Pages of a view of private memory beyond those of its region: for the probe page, and to align allocators'
-/// windows.
+/// Number of pages of a view of private memory beyond those of its region: for the probe page, and to align
+/// allocators' windows.
 pub(crate) const PRIVATE_SPARE: u32 = 32;
 
-/// Pages of a view of a region of `pages` pages: for private memory more, as a process reserves more than it uses.
+/// Number of pages of a view of a region of `pages` pages. A view of private memory has more than the region,
+/// because a process reserves more addresses than it uses.
 pub fn view_pages(kind: MappingKind, pages: u32) -> u32 {
     match kind {
         MappingKind::Private => {
@@ -104,17 +103,14 @@ pub fn view_pages(kind: MappingKind, pages: u32) -> u32 {
     }
 }
 
-/// Bytes of addresses that a process gets for private memory of `bytes` bytes.
+/// Size in bytes of the address range that a process gets for private memory of `bytes` bytes.
 pub fn window_bytes(bytes: u64) -> u64 {
     bytes.saturating_add(bytes.min(RESERVED_MAX))
 }
 
-/// Request of a program to map a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapRequest {
-    /// Name of the region to be mapped.
     pub region: String,
-    /// Kind of the mapping, by the memory that it covers.
     pub kind: MappingKind,
     /// Maximum number of resident bytes, over all processes.
     pub limit: u64,
@@ -147,7 +143,6 @@ pub struct PagingView {
     pub space: u64,
     /// Name of the region, unique in the fabric.
     pub region: String,
-    /// Kind of all mappings of the space.
     pub kind: MappingKind,
     /// Size of the region in bytes.
     pub bytes: u64,
@@ -174,13 +169,10 @@ pub struct PagingView {
     /// User id of the owner of the memory; `None`: all who may use this node's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
-    /// Processes that map the region.
     pub members: Vec<PagingMember>,
-    /// The pager's counts for this space.
     pub counters: PagerCounters,
 }
 
-/// A process that maps a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagingMember {
     /// Process id; 0 for a forked child that has not joined yet.
@@ -194,30 +186,20 @@ pub struct PagingMember {
 /// Reason why a mapped region cannot be changed as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpaceError {
-    /// There is no space of this number.
     #[error("the region is not mapped any more")]
     Unknown,
-    /// All spaces are in use.
     #[error("{0} regions are mapped by programs, as many as the agent serves; unmap one")]
     Full(usize),
-    /// The user's share of spaces is reached.
     #[error(transparent)]
     Share(#[from] ShareReached),
-    /// The space cannot be suspended, or is not.
+    /// The space cannot be suspended, or it is to be resumed and is not suspended.
     #[error(
         "the region's memory is suspended already, is being taken over, or is memory of a kind that cannot be suspended: only \
          the memory of `cn-agent vm` and of mapped regions can"
     )]
     NotSuspendable,
-    /// Another space uses the region.
     #[error("another program maps the region")]
     Taken,
-    /// The limit is too low.
     #[error("a limit of {limit} bytes is too low: at least {least} bytes have to be resident")]
-    Limit {
-        /// The requested limit in bytes.
-        limit: u64,
-        /// The lowest possible limit in bytes.
-        least: u64,
-    },
+    Limit { limit: u64, least: u64 },
 }

@@ -18,7 +18,7 @@ use cxloe_wire::time::Time;
 
 use crate::engine::{Engine, Sink};
 
-/// The link, as a round uses it.
+/// The operations of a link that a round needs.
 pub trait Frames {
     /// Error after which the link cannot be used any more.
     type Error;
@@ -34,7 +34,6 @@ pub trait Frames {
         on_frame: impl FnMut(&mut [u8], Time, &mut dyn Transmit),
     ) -> Result<usize, Self::Error>;
 
-    /// Transmit side of the link.
     fn transmit(&mut self) -> &mut dyn Transmit;
 
     /// Sends all frames committed to the transmit side.
@@ -49,7 +48,8 @@ pub trait Users {
     /// Receiver of the engine's results for these users.
     fn sink(&mut self) -> &mut dyn Sink;
 
-    /// Whether all requests of a round share frames: only useful to users that submit several in one round.
+    /// Whether requests of one round are held back to share frames. Only useful to users that submit several
+    /// per round.
     #[inline]
     fn shares_frames(&self) -> bool {
         false
@@ -104,7 +104,6 @@ pub trait Users {
 pub struct Found {
     /// Time of the round; `None` if no frame had arrived in a round that only polls.
     pub at: Option<Time>,
-    /// Number of frames received.
     pub received: usize,
     /// Number of operations accepted, faults read and pages moved.
     pub taken: usize,
@@ -118,8 +117,9 @@ impl Found {
     }
 }
 
-/// Runs one round with at most `batch` frames. With `now` `None` it only polls: the arrival of frames sets the time,
-/// and without frames the round ends at once. So a port that spins need not read its clock.
+/// Runs one round with at most `batch` frames. If `now` is `None`, the round only polls: the arrival of
+/// frames sets the time, and without frames the round ends at once. So a port that spins need not read its
+/// clock.
 ///
 /// # Errors
 /// The link has failed.
@@ -141,7 +141,7 @@ pub fn round<F: Frames>(
     })?;
     let Some(now) = arrived.max(now) else { return Ok(Found::default()) };
     users.received(engine, received, now);
-    // Asked for once: for most links a call through a table.
+    // Fetched once, because for most links the call is virtual.
     let mut tx = link.transmit();
     let mut taken = users.submit(engine, now, tx);
     let demanded = users.demand(engine, now, tx);

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 /// Tracks the end of operations begun before an event.
 #[derive(Debug, Default)]
 pub struct QuietMark {
-    /// Event whose earlier operations are marked in the engine.
+    /// Event whose earlier operations are those marked in the engine.
     marked: Option<u64>,
     /// Latest event whose changes have been applied.
     latest: Option<u64>,
@@ -25,6 +25,7 @@ impl QuietMark {
         if quiet.is_some() {
             self.marked = None;
         }
+        // The engine has one set of marks, so a later event has to wait for the end of an earlier one.
         if self.marked.is_none() && self.latest.is_some() {
             engine.mark();
             self.marked = self.latest.take();

@@ -1,5 +1,6 @@
-//! Refusals of this node by memory nodes, and those of them that are worth an error in the log: a session is offered
-//! again and again, and a memory node may get this node's key and memory from the manager a little after this node.
+//! Refusals of sessions by memory nodes, and how they are logged. A session is offered again and again, and a
+//! memory node may get this node's key and memory from the manager a little later than this node, so some
+//! refusals pass by themselves.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -14,7 +15,7 @@ use crate::events;
 /// Time after which a refusal that may pass is an error.
 pub const PASSES_WITHIN: Duration = Duration::from_secs(5);
 
-/// Reasons by the address that sessions show.
+/// Reasons of the present refusals, by the memory node's MAC address.
 #[derive(Debug, Default)]
 pub struct Refusals {
     reasons: BTreeMap<String, Reason>,
@@ -24,23 +25,23 @@ pub struct Refusals {
 struct Reason {
     text: String,
     since: Time,
-    /// Whether the log has it as an error.
+    /// Whether the refusal has been logged as an error.
     is_error: bool,
 }
 
 /// Form in which an event is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogAs {
-    /// The event itself, at the level of its severity.
+    /// As the event itself, at the level of its severity.
     Event,
-    /// An error: the refusal has not passed.
+    /// As an error, because the refusal has not passed.
     Error,
-    /// Nothing: it repeats the last one.
+    /// Not at all, because the refusal is a repetition.
     Nothing,
 }
 
 impl Refusals {
-    /// Records an event, and decides what the log gets of it.
+    /// Records an event, and decides how it is logged.
     pub fn record(&mut self, event: &EngineEvent, now: Time) -> LogAs {
         let EngineEvent::Session { mac, event: session } = event else { return LogAs::Event };
         let peer = mac.to_string();
@@ -65,7 +66,7 @@ impl Refusals {
         }
     }
 
-    /// Reason for which the memory node with this address refuses this node.
+    /// Reason why the memory node with this MAC address refuses this node; `None` if it does not.
     pub fn of(&self, peer: &str) -> Option<&str> {
         self.reasons.get(peer).map(|reason| reason.text.as_str())
     }

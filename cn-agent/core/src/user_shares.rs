@@ -1,20 +1,18 @@
-//! Shares: how much of what all users of an agent need one user may have. Root and the agent's own user have no share,
-//! and a reserve that other users leave to them.
+//! Shares: the part that one user may have of resources that all users of an agent need. Root and the agent's
+//! own user have no share, and a reserve that other users cannot take.
 
 use serde::{Deserialize, Serialize};
 
-/// Part of a limit for all users that is one user's share, unless the administrator has set another one.
+/// Divisor of a limit for all users that gives one user's share, unless the administrator has set another
+/// share.
 pub const SHARE_DEFAULT: usize = 4;
-/// Part of a limit for all users that is reserved for root and the agent's user.
+/// Divisor of a limit for all users that gives the part reserved for root and the agent's user.
 pub const RESERVE: usize = 8;
 
-/// A resource of which each user has a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SharedResource {
-    /// Ports of the agent.
     Ports,
-    /// Mapped regions.
     Regions,
     /// Processes whose memory is paged: each takes up to four of the agent's files.
     Processes,
@@ -51,16 +49,13 @@ impl SharedResource {
     }
 }
 
-/// Refusal of a request that exceeds its user's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error(
     "user {uid} may have {limit} {} of this agent, and this would be {needed}; {}, or have the administrator raise {} in \
      cn-agent.toml", .what.unit(), .what.remedy(), .what.option()
 )]
 pub struct ShareReached {
-    /// Resource whose share is reached.
     pub what: SharedResource,
-    /// Id of the user.
     pub uid: u32,
     /// The share, in the unit of the resource.
     pub limit: u64,
@@ -71,7 +66,7 @@ pub struct ShareReached {
 /// Checks that the user `uid`, who has `had` of a resource, may have `more`. `None` is root or the agent's user.
 ///
 /// # Errors
-/// [`ShareReached`].
+/// [`ShareReached`] if the user would have more than `limit`.
 pub fn check(
     what: SharedResource,
     uid: Option<u32>,
@@ -86,16 +81,16 @@ pub fn check(
     }
 }
 
-/// Shares of each user.
+/// Limits of each user, of resources that all users of an agent share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserShares {
-    /// Open ports.
+    /// Maximum number of open ports.
     pub ports: usize,
-    /// Mapped regions.
+    /// Maximum number of mapped regions.
     pub regions: usize,
-    /// Processes whose memory is paged.
+    /// Maximum number of processes whose memory is paged.
     pub processes: usize,
-    /// Bytes of temporary regions; `None`: a quarter of all pools.
+    /// Maximum number of bytes of temporary regions; `None` for a quarter of all pools.
     pub memory: Option<u64>,
 }
 

@@ -7,6 +7,8 @@
 //!
 //! The handler ([`cxloe_sigbus`]) makes one system call here and touches only atomics, so it may run at any moment.
 
+#![expect(unsafe_code, reason = "a signal handler replaces mapped memory")]
+
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +17,7 @@ use libc::c_void;
 
 use cxloe_sigbus::Fault;
 
-/// Limit of ranges that are watched at a time.
+/// Maximum number of ranges that are watched at a time.
 pub const RANGES_MAX: usize = 64;
 
 struct Range {

@@ -14,47 +14,28 @@ use super::mapping::Mapping;
 use cxloe_cn_core::backing::DeviceMemory;
 use cxloe_cn_core::engine::{LocalMemory, MemoryGone};
 
-/// Reason why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// Its file cannot be opened.
     #[error("cannot open {} for reading and writing: {source}; run the agent as root, or let its user do that", .path.display())]
-    Open {
-        /// Path of the device file.
-        path: PathBuf,
-        /// Error of opening the file.
-        source: io::Error,
-    },
-    /// Another process has it.
+    Open { path: PathBuf, source: io::Error },
     #[error("{} is locked by another process, most likely another agent", .path.display())]
-    Held {
-        /// Path of the device file.
-        path: PathBuf,
-    },
-    /// It is no device file, or too short a file in its place.
+    Held { path: PathBuf },
+    /// The file is no device file, or is too short.
     #[error("{} is not what sysfs says: {why}", .path.display())]
     Strange {
-        /// Path of the device file.
         path: PathBuf,
         /// The property that is wrong.
         why: String,
     },
-    /// It cannot be mapped.
     #[error("cannot map {} of {}: {source}", ByteSize(*.bytes), .path.display())]
     Map {
-        /// Path of the device file.
         path: PathBuf,
         /// Length of the attempted mapping in bytes.
         bytes: u64,
-        /// Error of mapping the file.
         source: io::Error,
     },
-    /// It vanished while it was cleared.
     #[error("{} vanished while it was being cleared", .path.display())]
-    Gone {
-        /// Path of the device file.
-        path: PathBuf,
-    },
+    Gone { path: PathBuf },
 }
 
 /// A device that this process uses, and no other process until this is dropped or [given up](DeviceMemory::give_up).
@@ -98,7 +79,6 @@ impl Device {
         }
     }
 
-    /// Path of the device file.
     pub fn path(&self) -> &Path {
         &self.path
     }

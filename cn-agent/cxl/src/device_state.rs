@@ -97,7 +97,6 @@ impl CxlMemory {
 /// State of the device that holds the content of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceState<'a> {
-    /// The device is present.
     Present(&'a DaxDevice),
     /// The device is absent, for this reason; it may return with its content.
     Away(String),

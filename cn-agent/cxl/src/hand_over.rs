@@ -5,7 +5,7 @@
 //! ```text
 //!   undecided --- a device fits: locked, mapped, cleared ---------> on the device <--- it is back ---+
 //!       |                                                               |                            |
-//!       +-- none does: auto: on Ethernet; cxl: waits, and says why      +-- it vanishes: operations fail
+//!       +-- none does: auto: on Ethernet; cxl: waits, with the reason   +-- it vanishes: operations fail
 //! ```
 
 use std::io;
@@ -33,14 +33,11 @@ const CLEAR_BYTES_MAX: u64 = 64 << 20;
 /// File with the identifier of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Options of the thread.
 #[derive(Clone, Debug)]
 pub struct HandOverOptions {
     /// Preferred backing of new regions.
     pub preference: Preference,
-    /// Root of sysfs.
     pub sysfs_root: PathBuf,
-    /// Folder of the device files.
     pub dev_root: PathBuf,
 }
 
@@ -50,7 +47,6 @@ pub enum AnswerError {
     /// The decision could not be stored; nothing has changed, and the region is decided on again.
     #[error("{0}")]
     NotKept(String),
-    /// The agent is ending.
     #[error("the agent is ending")]
     Ending,
 }
@@ -60,8 +56,6 @@ pub trait Regions: Send {
     /// Regions that have no backing yet, or whose device has to be reopened.
     fn questions(&self) -> Vec<BackingQuery>;
 
-    /// Sets the backing of the region of `question`.
-    ///
     /// # Errors
     /// Any [`AnswerError`].
     fn answer(&self, question: &BackingQuery, backing: Backing) -> Result<(), AnswerError>;
@@ -125,13 +119,10 @@ impl Drop for HandOver {
     }
 }
 
-/// Result of an attempt to claim a device.
 enum DeviceClaim {
-    /// This process has claimed the device.
     Taken(Arc<Device>),
     /// The worker still uses the device of a former region; a later attempt may succeed.
     Soon,
-    /// The device cannot be claimed.
     Not(DeviceError),
 }
 
@@ -183,7 +174,6 @@ impl DeviceScanner {
         }
     }
 
-    /// Shows a note with a region, and logs the note if it has changed.
     fn note(&self, region: &Name, why: String, what: &'static str) {
         if self.regions.explain(region, Some(why.clone())) {
             tracing::error!(%region, %why, "{what}");

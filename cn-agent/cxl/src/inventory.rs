@@ -125,7 +125,6 @@ pub struct DaxDevice {
 /// A NUMA node with memory and without CPUs: CXL memory as system RAM, or other far memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CpulessNode {
-    /// Number of the node.
     pub node: u32,
     /// Memory of the node in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`inventory`] | inventory of devices, from sysfs |
-//! | `scan`, [`sysfs`] | reading it, trusting none of it |
+//! | `scan`, [`sysfs`] | reading the inventory, with every value checked |
 //! | [`device_state`], [`unsuitable`] | devices that can serve regions, and reasons against the others |
 //! | [`device`] | a device in use: lock, [`mapping`], and an end that is noticed ([`bus_error`]) |
 //! | [`hand_over`] | the thread that decides |

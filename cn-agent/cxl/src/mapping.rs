@@ -1,6 +1,8 @@
 //! A shared mapping of a file, accessed as 64-bit atomic words: other processes may map the file too, and it may
 //! vanish.
 
+#![expect(unsafe_code, reason = "device memory is mapped, and accessed as atomic words")]
+
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -33,7 +35,6 @@ impl Mapping {
         Ok(Mapping { watch, map })
     }
 
-    /// Length of the mapping in bytes.
     pub fn bytes(&self) -> usize {
         self.map.len()
     }
@@ -102,7 +103,6 @@ impl Mapping {
         if self.is_gone() { Err(MemoryGone) } else { Ok(()) }
     }
 
-    /// Whether the memory behind the mapping is gone.
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.watch.is_gone()
@@ -161,7 +161,7 @@ mod tests {
         drop(mapping);
         other.read(0, &mut line).unwrap();
         assert_eq!(line, [8; 64], "another is not touched");
-        // A write finds the loss first, and then clearing.
+        // Clearing detects the loss as well.
         other_file.set_len(0).unwrap();
         assert_eq!(other.clear(0, 4096), Err(MemoryGone));
     }

@@ -52,7 +52,6 @@ impl SysfsReader<'_> {
 }
 
 impl CxlMemory {
-    /// Reads the inventory of the sysfs tree below `root`.
     pub fn scan(root: &Path) -> CxlMemory {
         let mut reading = SysfsReader { sysfs: Sysfs::at(root), problems: Vec::new() };
         let mut memory = CxlMemory {

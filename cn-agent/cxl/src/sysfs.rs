@@ -8,34 +8,22 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use serde::{Serialize, Serializer};
 
-/// Limit of an attribute in bytes: sysfs shows at most a page.
+/// Maximum length of an attribute in bytes: sysfs shows at most a page.
 const ATTRIBUTE_MAX: usize = 4096;
-/// Limit of the entries of a folder.
+/// Maximum number of entries of a folder.
 const ENTRIES_MAX: usize = 4096;
-/// Limit of the number of NUMA nodes, which is that of Linux.
+/// Maximum number of NUMA nodes, the same as that of Linux.
 const NODES_MAX: u32 = 1024;
 
-/// Reason why a file below the root of sysfs gives no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SysfsError {
-    /// The system refuses to read it.
     #[error("cannot read {}: {why}; the agent needs the right to read it", .path.display())]
-    Unreadable {
-        /// Path of the file or folder.
-        path: PathBuf,
-        /// Error of reading the file, as text.
-        why: String,
-    },
-    /// A required file that is missing.
+    Unreadable { path: PathBuf, why: String },
     #[error("{} is missing; a driver may still be starting, or is older than Linux 6.0", .path.display())]
-    Missing {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// Its content is not an attribute's text.
+    Missing { path: PathBuf },
+    /// The content is not the text of an attribute.
     #[error("{} is no attribute: {why}; nothing of that device is used", .path.display())]
     Strange {
-        /// Path of the file.
         path: PathBuf,
         /// The part of the content that is wrong.
         why: String,
@@ -55,17 +43,14 @@ pub struct Sysfs<'a> {
 }
 
 impl<'a> Sysfs<'a> {
-    /// The tree below `root`.
     pub fn at(root: &'a Path) -> Sysfs<'a> {
         Sysfs { root }
     }
 
-    /// Path of the file `relative` to the root.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.root.join(relative)
     }
 
-    /// Whether the folder `relative` exists.
     pub(crate) fn has_folder(&self, relative: &str) -> bool {
         self.path(relative).is_dir()
     }

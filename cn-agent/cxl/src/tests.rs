@@ -361,7 +361,7 @@ fn a_device_is_taken_by_one() {
     first.write(2 * MIB, &[5; 128]).unwrap();
     first.give_up();
     assert!(first.read(2 * MIB, &mut [0; 64]).is_err() && first.write(2 * MIB, &[6; 64]).is_err());
-    // Claimed again while the first claim still exists.
+    // The device can be claimed again although the first claim still exists.
     let second = Device::claim(root.path(), &dax).unwrap();
     let mut found = [0; 128];
     second.read(2 * MIB, &mut found).unwrap();

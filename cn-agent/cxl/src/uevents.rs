@@ -15,9 +15,9 @@ use nix::sys::socket::{
 
 /// Netlink multicast group of the kernel's announcements; udev sends to another group.
 const KERNEL: u32 = 1;
-/// Limit of an announcement's length in bytes.
+/// Maximum length of an announcement in bytes.
 const ANNOUNCEMENT_MAX: usize = 8192;
-/// Limit of announcements taken by one call.
+/// Maximum number of announcements taken by one call.
 const ANNOUNCEMENTS_MAX: usize = 256;
 /// Subsystems whose announcements start a scan.
 const SUBSYSTEMS: [&[u8]; 3] = [b"SUBSYSTEM=dax", b"SUBSYSTEM=cxl", b"SUBSYSTEM=nd"];
@@ -45,7 +45,7 @@ impl UeventMonitor {
     /// Opens the netlink socket for announcements.
     ///
     /// # Errors
-    /// No descriptor for the waker. A failure to open the netlink socket is only logged.
+    /// The waker's descriptor cannot be opened. A failure to open the netlink socket is only logged.
     pub fn listen() -> io::Result<(UeventMonitor, MonitorWaker)> {
         let woken = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let announcements = announcements().inspect_err(|error| {

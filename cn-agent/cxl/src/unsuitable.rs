@@ -2,35 +2,28 @@
 
 use serde::{Serialize, Serializer};
 
-/// Reason why a DAX device cannot serve regions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnsuitableReason {
-    /// The kernel manages its memory as system RAM.
+    /// The kernel manages the device's memory as system RAM.
     #[error(
         "it is system RAM; take it back with `daxctl reconfigure-device --mode=devdax {device}`, if nothing uses it"
     )]
-    SystemRam {
-        /// Name of the DAX device.
-        device: String,
-    },
-    /// No driver, or an unknown one.
+    SystemRam { device: String },
+    /// The device has no driver, or an unknown one.
     #[error("no driver lets programs map it; load one with `modprobe device_dax`")]
     NoDriver,
-    /// It has no size, or one that is not a multiple of its alignment.
+    /// The device has no size, or one that is not a multiple of its alignment.
     #[error("its size and alignment make no sense; create its namespace anew with `ndctl` or `daxctl`")]
     Shape,
-    /// Its physical address is hidden.
+    /// The device's physical address is hidden from this process.
     #[error("its physical address cannot be read; run this as root")]
     NoAddress,
-    /// Its addresses are in no CXL region: an NVDIMM, for example.
+    /// The device's addresses are in no CXL region: it is an NVDIMM, for example.
     #[error("no CXL region holds its addresses: it is other memory")]
     NotCxl,
-    /// The region's decoders are not programmed.
+    /// The decoders of the device's CXL region are not programmed.
     #[error("its CXL region {region} is not committed: no decoder leads to its memory")]
-    NotCommitted {
-        /// Name of the CXL region.
-        region: String,
-    },
+    NotCommitted { region: String },
 }
 
 impl Serialize for UnsuitableReason {

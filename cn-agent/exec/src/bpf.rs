@@ -1,4 +1,4 @@
-//! Instructions of system call filters, and where a filter finds what it looks at.
+//! Instructions of system call filters (classic BPF), and the offsets of the data that a filter examines.
 
 use libc::{BPF_ABS, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
@@ -22,7 +22,7 @@ pub(crate) fn load(at: u32) -> sock_filter {
     statement(BPF_LD | BPF_W | BPF_ABS, at)
 }
 
-/// Ends with a verdict.
+/// Ends the filter with a verdict, one of the kernel's `SECCOMP_RET_*` values.
 pub(crate) fn done(verdict: u32) -> sock_filter {
     statement(BPF_RET | BPF_K, verdict)
 }

@@ -1,5 +1,6 @@
-//! Children of which only the agent has a record: forked, and not joined (yet, or ever: in a container from which the
-//! agent cannot be reached, or made without `fork(3)` and using only the memory they have).
+//! Forked children that have not joined the space, so that only the agent has a record of them: not yet, or
+//! never. A child never joins if it is in a container that cannot reach the agent, or if it was made without
+//! `fork(3)` and uses only the memory that it has.
 //!
 //! ```text
 //!   fork --> agent: serves the child by its userfaultfd --copy--> supervisor: keeps it until the child has joined
@@ -18,10 +19,10 @@ use cxloe_paging::member::ForkedChild;
 use cxloe_paging::shared_state;
 use cxloe_paging::uffd::{EventBuffer, PAGE, Uffd, UffdEvent};
 
-/// Limit of messages received in one call of [`Children::gather`].
+/// Maximum number of messages received in one call of [`Children::gather`].
 const MESSAGES_MAX: usize = 64;
 
-/// A child that has not joined, by the agent's last message.
+/// A child that has not joined; the agent has sent its record and its userfaultfd.
 #[derive(Debug)]
 struct UnjoinedChild {
     child: ForkedChild,
@@ -31,7 +32,6 @@ struct UnjoinedChild {
     entered: bool,
 }
 
-/// The forked children of one space that have not joined it.
 #[derive(Debug)]
 pub struct Children {
     socket: OwnedFd,

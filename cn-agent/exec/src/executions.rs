@@ -1,12 +1,13 @@
-//! Programs that are executed under a program with remote memory, and get memory of this machine alone: the dynamic
-//! linker does not load the library into them, or is not involved.
+//! Programs that a program with remote memory executes, and that get memory of this machine alone: the
+//! dynamic linker does not load the library into them, or is not involved.
 //!
 //! ```text
 //!   sh --execve(path, variables)--> filter --asks--> supervisor: would the dynamic linker load the library?
-//!      <------- goes on (EPERM with --require-remote) ------'        no: it is counted, and named at the end
+//!      <------- runs (EPERM with --require-remote) ---------'        no: it is counted, and named at the end
 //! ```
 //!
-//! What is read of the calling process may change before the kernel reads it: this informs, and guards nothing.
+//! The calling process may change its memory between this check and the kernel's own read: the check informs
+//! the user, and protects nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,32 +21,32 @@ use serde::Serialize;
 use super::program::{self, ProgramError};
 use super::seccomp::ExecutionArguments;
 
-/// Limit of the number of distinct programs that are recorded.
+/// Maximum number of distinct programs that are recorded.
 const PROGRAMS_MAX: usize = 64;
-/// Limit of the number of variables that are read of an environment; a longer one counts as complete.
+/// Maximum number of variables that are read of an environment; a longer one is taken to name the library.
 const VARIABLES_MAX: u64 = 4096;
-/// Limit of a path, and of the part of a variable that is read, in bytes.
+/// Maximum number of bytes that are read of a path or of a variable.
 const TEXT_MAX: usize = 4096;
 /// Number of filters that a gate adds to a program.
 pub(crate) const GATE_FILTERS: u32 = 1;
-/// Size of an address in bytes.
 const WORD: u64 = 8;
 
 /// Reason why an executed program has no remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LocalReason {
-    /// No dynamic linker is involved.
+    /// The program is linked statically, so no dynamic linker is involved.
     Static,
-    /// Its dynamic linker is that of musl.
+    /// The program's dynamic linker is that of musl.
     Musl,
-    /// It is built for another kind of machine.
+    /// The program is built for another kind of machine.
     Foreign,
-    /// The dynamic linker ignores libraries that the caller names.
+    /// The program has other rights than its caller, so the dynamic linker ignores libraries that the caller
+    /// names.
     OtherRights,
-    /// Its environment does not name the library.
+    /// The program's environment does not name the library.
     Environment,
-    /// The runtime of a sanitizer does not work beside the library.
+    /// The program is built with a sanitizer, the runtime of which does not work beside the library.
     Sanitized,
     /// The calling process has a system call filter of its own, which the program inherits.
     Filtered,
@@ -74,9 +75,7 @@ impl fmt::Display for LocalReason {
 /// A program that was executed with memory of this machine alone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct LocalProgram {
-    /// Path by which it was executed.
     pub path: String,
-    /// Reason why it has no remote memory.
     pub reason: LocalReason,
 }
 
@@ -95,7 +94,7 @@ pub struct Executions {
 }
 
 impl Executions {
-    /// Counts an execution.
+    /// Counts an execution; beyond `PROGRAMS_MAX` programs, without the program's name.
     pub fn record(&mut self, program: LocalProgram) {
         if self.counts.len() < PROGRAMS_MAX || self.counts.contains_key(&program) {
             *self.counts.entry(program).or_default() += 1;
@@ -104,12 +103,10 @@ impl Executions {
         }
     }
 
-    /// Whether the program was recorded before.
     pub fn has(&self, program: &LocalProgram) -> bool {
         self.counts.contains_key(program)
     }
 
-    /// Each program with the number of its executions.
     pub fn programs(&self) -> impl Iterator<Item = (&LocalProgram, u64)> {
         self.counts.iter().map(|(program, count)| (program, *count))
     }
@@ -147,11 +144,11 @@ pub(crate) fn local_program(question: &seccomp_notif, at: ExecutionArguments) ->
         Err(ProgramError::Static(_)) => LocalReason::Static,
         Err(ProgramError::Musl { .. }) => LocalReason::Musl,
         Err(ProgramError::Sanitized { .. }) => LocalReason::Sanitized,
-        // The kernel ignores such bits after `no_new_privs`.
+        // The kernel ignores set-user-ID and set-group-ID bits after `no_new_privs`.
         Err(ProgramError::OtherRights(_)) if has_no_new_privileges(pid) => return None,
         Err(ProgramError::OtherRights(_)) => LocalReason::OtherRights,
         Err(ProgramError::Foreign { what: program::FOREIGN_ELF, .. }) => LocalReason::Foreign,
-        // Nothing will be executed.
+        // The kernel will refuse to execute this file.
         Err(_) => return None,
     };
     let path = if path.is_empty() { file.display().to_string() } else { path };
@@ -188,7 +185,7 @@ fn names_library(memory: &File, array: u64) -> Option<bool> {
 /// Reads a null-terminated text, of which at most [`TEXT_MAX`] bytes are read.
 fn text(memory: &File, address: u64) -> Option<String> {
     let mut bytes = [0; TEXT_MAX];
-    // The text may end just before memory that cannot be read: one page at a time.
+    // The text may end just before memory that cannot be read, so each page is read by a call of its own.
     let first = TEXT_MAX - (address % TEXT_MAX as u64) as usize;
     let mut length = memory.read_at(&mut bytes[..first], address).ok()?;
     if length == first && !bytes[..length].contains(&0) {

@@ -1,19 +1,22 @@
-//! The gate that a program's system calls pass: a filter in the kernel, inherited by all that it starts, which asks the
-//! supervisor about those that are refused (module `seccomp`).
+//! The gate of a program: a filter in the kernel on its system calls, which all processes that it starts
+//! inherit. The filter asks the supervisor about calls that may have to be refused (module `seccomp`).
 //!
 //! ```text
-//!   program --openat(O_DIRECT)--> filter --asks--> supervisor: pipes and files that are only written go on,
-//!           <------ EINVAL ------------------------            the rest fails, and standard error says why, once
+//!   program --openat(O_DIRECT)--> filter --asks--> supervisor: pipes and files that are only written pass,
+//!           <------ EINVAL ------------------------            the rest fails, and the reason is printed once
 //! ```
 //!
-//! A program that is executed is looked at, too: one that will have memory of this machine alone is counted, or refused
-//! (module `executions`).
+//! The filter also asks about each program that is executed: one that will have memory of this machine alone
+//! is counted, or refused (module `executions`).
 //!
-//! The supervisor may end before processes that the filter still holds: a process of its own, the keeper, answers these
-//! then, as calls without a listener fail.
+//! Processes with the filter may outlive the supervisor. Another process, the keeper, answers their calls
+//! then, since calls without a listener fail.
 //!
-//! The gate guards against accidents, not against attacks: a program may destroy its own memory. Where another process
-//! (a container's manager) already listens to the same processes, the filter fails calls by itself, without a message.
+//! The gate guards against accidents, not against attacks: a program may destroy its own memory. Where
+//! another process (a container's manager) already listens to the same processes, the filter fails calls by
+//! itself, without a message.
+
+#![expect(unsafe_code, reason = "seccomp takes raw pointers, and pre_exec runs code after a fork")]
 
 use std::collections::HashSet;
 use std::io;
@@ -35,7 +38,7 @@ use super::questions::{self, GatePolicy};
 use super::seccomp::{self, Verdict};
 use super::trapped_calls::WindowPlace;
 
-/// Limit of calls answered in one turn of the supervisor.
+/// Maximum number of calls answered in one turn of the supervisor.
 const ANSWERS_MAX: usize = 16;
 /// Interval of checks whether the program has been started, in milliseconds.
 const START_PAUSE_MS: u8 = 5;
@@ -62,7 +65,8 @@ pub struct PendingGate {
 /// Supervisor's side of the gate of a running program.
 #[derive(Debug)]
 pub struct Gate {
-    /// `None`: refused calls fail in the kernel, without a message, and executions are not seen.
+    /// `None` if another process listens already: refused calls then fail in the kernel, without a message,
+    /// and executions are not seen.
     listener: Option<OwnedFd>,
     open: OpenQuestion,
     policy: GatePolicy,
@@ -71,7 +75,8 @@ pub struct Gate {
 }
 
 impl PendingGate {
-    /// Makes the process of `command` set up a gate before it executes its program. Calls on `window` are trapped.
+    /// Makes the process of `command` set up a gate before it executes its program. System calls on addresses
+    /// in `window` are trapped.
     ///
     /// # Errors
     /// Errors of the system call.
@@ -88,9 +93,9 @@ impl PendingGate {
         Ok(PendingGate { here, policy })
     }
 
-    /// Runs `start`, which starts the command, and returns its result with the gate. The gate answers meanwhile: the
-    /// execution of the program is its first question, and `start` returns only after that. Messages are passed to
-    /// `say`.
+    /// Runs `start`, which starts the command, and returns its result with the gate. The gate answers
+    /// questions meanwhile: the first is the execution of the program, and `start` returns only after that.
+    /// Messages for the user are passed to `say`.
     ///
     /// # Errors
     /// Errors of the system call.
@@ -115,7 +120,8 @@ impl PendingGate {
         };
         let mut received = false;
         loop {
-            // The process has sent the listener before it executes the program.
+            // Loaded before the poll: the process sends the listener before it executes the program, so the
+            // poll finds it.
             let over = started.load(Ordering::Acquire);
             let waits_for = gate.listener.as_ref().map_or_else(|| self.here.as_fd(), AsFd::as_fd);
             let mut set = [PollFd::new(waits_for, PollFlags::POLLIN)];
@@ -144,6 +150,7 @@ fn set_up(asking: &[sock_filter], failing: &[sock_filter], socket: &UnixStream) 
             let listener = unsafe { OwnedFd::from_raw_fd(listener) };
             send_some(socket.as_fd(), &[1], &[listener.as_fd()], 0).map(drop)
         }
+        // EBUSY: another process listens to this process's system calls already.
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             set(failing, 0)?;
             send_some(socket.as_fd(), &[0], &[], 0).map(drop)
@@ -178,7 +185,6 @@ impl Gate {
         self.listener.as_ref().map(AsFd::as_fd)
     }
 
-    /// Programs that were executed with memory of this machine alone.
     pub fn into_executions(self) -> Executions {
         self.executions
     }
@@ -188,7 +194,7 @@ impl Gate {
         self.descriptor().map_or(Ok(()), |listener| keeper::post(listener, &self.open, self.policy))
     }
 
-    /// Closes the listener: no process has the filter any more.
+    /// Closes the listener, after the last process with the filter has ended.
     pub fn close(&mut self) {
         self.listener = None;
     }
@@ -218,6 +224,7 @@ impl Gate {
                     errno
                 }),
                 None => questions::refusal(&question).map_or(0, |(rule, subject)| {
+                    // Each kind of refusal is reported once.
                     if told.insert(rule.what.name()) {
                         say(&questions::refusal_text(question.pid, rule.what, &subject));
                     }

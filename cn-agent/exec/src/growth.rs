@@ -1,13 +1,13 @@
-//! Growth of a temporary region that has become full: whether and by how much to enlarge it, and the consequences of a
-//! refusal. Pure: answers of the manager and the agent go in, steps come out; [`Grower`](super::lease::Grower) carries
-//! them out.
+//! Growth of a temporary region that has become full: whether and by how much to enlarge it, and the
+//! consequences of a refusal. There is no I/O here: answers of the manager and the agent go in, steps come
+//! out, and [`Grower`](super::lease::Grower) carries them out.
 //!
 //! ```text
 //!          full: ask for half its size          the agent has more
 //!   ready ------------------------------> asked -------------------> ready
 //!     ^                                   |   ^ too much: ask for half of that
 //!     |  not full any more                |   |
-//!     +------------------------- refused <+---+ not even an extent, or for another reason: say so
+//!     +------------------------- refused <+---+ not even an extent, or for another reason: report
 //! ```
 
 use cxloe_fabric::model::human_bytes;
@@ -38,11 +38,10 @@ enum GrowthState {
     Asked { had: u64, more: u64 },
     /// The manager granted the request, but the agent still has only `had` bytes.
     Granted { had: u64 },
-    /// The region does not grow while it is full.
+    /// The region does not grow; no other request is made before it has had room again.
     Refused,
 }
 
-/// State of the growth of one temporary region.
 #[derive(Debug)]
 pub struct Growth {
     unit: u64,
@@ -68,6 +67,7 @@ impl Growth {
             return None;
         }
         let room = self.window.saturating_sub(bytes) / self.unit * self.unit;
+        // By half of its size, in whole units, at most up to the end of its addresses.
         let more = (bytes / 2).next_multiple_of(self.unit).max(self.unit).min(room);
         if more == 0 {
             let window = human_bytes(self.window);
@@ -77,7 +77,6 @@ impl Growth {
         Some(GrowthStep::Ask(bytes + more))
     }
 
-    /// Processes the manager's answer to [`GrowthStep::Ask`].
     pub fn answered(&mut self, answer: Result<(), GrowthRefusal>) -> Option<GrowthStep> {
         let GrowthState::Asked { had, more } = self.state else { return None };
         match answer {
@@ -96,6 +95,7 @@ impl Growth {
 
     fn refused(&mut self, why: String) -> Option<GrowthStep> {
         self.state = GrowthState::Refused;
+        // The same reason is reported once.
         if self.said.as_ref() == Some(&why) {
             return None;
         }

@@ -3,6 +3,8 @@
 //!
 //! The keeper ends when no process has the filter.
 
+#![expect(unsafe_code, reason = "the keeper is a forked child, and closes descriptors by number")]
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -38,11 +40,11 @@ fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
 
 /// Main function of the keeper; never returns.
 fn keep(listener: BorrowedFd<'_>, open: &OpenQuestion, supervisor: &OwnedFd, policy: GatePolicy) -> ! {
-    // Signals of the terminal are for the program and its supervisor.
+    // A session of its own: signals of the terminal are for the program and its supervisor.
     let _ = setsid();
     let mut kept = [listener, open.as_fd(), supervisor.as_fd()].map(|fd| fd.as_raw_fd() as u32);
     kept.sort_unstable();
-    // Standard streams as well: who reads them waits for their last holder.
+    // Standard streams are closed as well: a reader at the other end waits until no process holds them.
     let mut first = 0;
     for end in kept.into_iter().chain([u32::MAX]) {
         if first < end {
@@ -60,6 +62,7 @@ fn keep(listener: BorrowedFd<'_>, open: &OpenQuestion, supervisor: &OwnedFd, pol
             Err(Errno::EINTR) => {}
             // No process has the filter any more.
             Ok(_) if came(0) => break,
+            // The supervisor has ended.
             Ok(_) if came(1) => {
                 questions::answer_alone(listener, open, policy);
                 break;

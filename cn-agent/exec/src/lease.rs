@@ -1,5 +1,6 @@
-//! A region for one program: created before the program starts, and destroyed after it, however it ends. The agent
-//! creates the region, and destroys it by itself if this process could not request that.
+//! A region for one program: created before the program starts, and destroyed after its end, whatever the
+//! cause of that. The agent creates and destroys the region; it does the latter on its own if this process
+//! cannot request it.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -22,29 +23,20 @@ const ATTACH_MAX: Duration = Duration::from_secs(30);
 /// Interval of checks while a region is being attached.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Reason why a program gets no region.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The agent.
+    /// The agent refused the request, or could not be reached.
     #[error(transparent)]
     Agent(#[from] ClientError),
-    /// There is no such region.
     #[error("no region {name} is attached; `cn-agent list` shows those that are")]
-    NoRegion {
-        /// Name of the region.
-        name: Name,
-    },
-    /// It was created, but not attached in time.
+    NoRegion { name: Name },
     #[error(
         "region {name} was created, but the agent has not attached it within {ATTACH_MAX:?}; look at `cn-agent list`"
     )]
-    NotAttached {
-        /// Name of the region.
-        name: Name,
-    },
+    NotAttached { name: Name },
 }
 
-/// A region in use by one program.
+/// A region that one program uses. A temporary region is destroyed when this is dropped.
 #[derive(Debug)]
 pub struct Lease {
     name: Name,
@@ -93,12 +85,10 @@ impl Lease {
         }
     }
 
-    /// Name of the region.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Size of the region in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -109,7 +99,7 @@ impl Lease {
         Some(Grower { name: self.name.clone(), agent, growth: Growth::new(unit, self.window), answer: None })
     }
 
-    /// Waits until the region is attached; returns its bytes of addresses.
+    /// Waits until the region is attached; returns the size in bytes of its address range.
     fn attached(&self, socket: &Path) -> Result<u64, LeaseError> {
         let until = Instant::now() + ATTACH_MAX;
         loop {
@@ -131,14 +121,15 @@ impl Lease {
     /// then destroyed.
     pub fn end(self, owner: Owner) {
         if self.temporary.is_some() {
-            // Without an agent no memory is mapped.
+            // An error means that there is no agent, so no memory is mapped.
             let _ = owner.discard();
         }
     }
 }
 
 impl Grower {
-    /// Proceeds by the state of the region at the agent, if that could be read. Returns the message to print, if any.
+    /// Continues the growth by the region's state at the agent; `None` if the agent could not be asked.
+    /// Returns the message to print, if any.
     pub fn advance(&mut self, view: Option<&PagingView>) -> Option<String> {
         let mut step = match self.answer.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return None,
@@ -165,7 +156,6 @@ impl Grower {
         }
     }
 
-    /// Whether a request to the agent is under way.
     pub(crate) fn is_asking(&self) -> bool {
         self.answer.is_some()
     }
@@ -175,10 +165,11 @@ impl Grower {
         self.answer = Some(answer);
         let (agent, name) = (self.agent.clone(), self.name.clone());
         let asked = thread::Builder::new().name("grow".into()).spawn(move || {
-            // The receiver may have ended.
+            // Ignored: the receiver may have been dropped.
             let _ = tell.send(grow(&agent, name, bytes));
         });
-        // The sender is dropped with the thread; the receiver finds the channel closed.
+        // The thread is not joined. If it did not start, its sender is dropped, and the receiver finds the
+        // channel closed.
         drop(asked);
     }
 }

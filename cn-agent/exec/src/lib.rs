@@ -14,10 +14,10 @@
 //! The agent makes the requests to the manager for the region, its growth and its end: the user of `exec` needs no
 //! right there. The region belongs to that user.
 //!
-//! The region is a pool of pages: every process of the program has a view of its own, a forked child that of its parent
-//! at the fork. The supervisor holds the region from before the program starts until after its end; processes that stay
-//! in the background keep their memory as long as they live, except that a temporary region is not destroyed under
-//! them: the supervisor waits for them.
+//! The region is a pool of pages: every process of the program has a view of its own, and the view of a
+//! forked child begins as a copy of its parent's. The supervisor holds the region from before the program
+//! starts until after its end. Processes that stay in the background keep their memory as long as they live:
+//! the supervisor waits for them before it destroys a temporary region.
 //!
 //! A temporary region that becomes full (pages that processes have changed since a fork take up room for each of them)
 //! grows: the supervisor sees at the agent that processes wait for room, and has the agent request more from the

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 /// File name of the library that `cn-agent exec` preloads.
 pub const FILE: &str = "libcxloe_preload.so";
 
-/// The file is in neither place.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{file} is neither beside {} nor in ../lib/cxloe from there; name it with --preload, or build it: cargo build \

@@ -11,7 +11,7 @@ use cxloe_client::message::PagingView;
 /// Delay of the first sample, and the longest interval of samples.
 const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// Least amount that is reported: this many bytes, and one part in `PART_WORTH` of all memory.
+/// Minimum of local memory that is reported: this many bytes, and one part in `PART_WORTH` of all memory.
 const BYTES_WORTH: u64 = 64 << 20;
 const PART_WORTH: u64 = 4;
 
@@ -49,7 +49,6 @@ impl LocalMemorySampler {
         LocalMemorySampler { most: None, pause: LOOK_INTERVAL_MIN, due: now + LOOK_INTERVAL_MIN }
     }
 
-    /// Time until the next sample.
     pub fn time_left(&self, now: Instant) -> Duration {
         self.due.saturating_duration_since(now)
     }
@@ -76,8 +75,8 @@ impl LocalMemorySampler {
     }
 }
 
-/// Splits `anonymous` bytes in this machine: those of `resident` pages belong to the remote memory, which has `slots`
-/// pages in all.
+/// Splits the `anonymous` bytes in this machine: `resident` bytes of them belong to the remote memory, which
+/// has `slots` pages in all.
 fn local_memory(anonymous: u64, resident: u64, slots: u32) -> LocalMemory {
     let local_bytes = anonymous.saturating_sub(resident);
     let remote = resident.max(u64::from(slots) * cxloe_cn_core::pager::PAGE_BYTES as u64);

@@ -14,14 +14,12 @@ const ENDLESS: u64 = 1 << 60;
 /// The lowest limit of a control group that this process is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
-    /// Bytes of memory that the group may have.
     pub bytes: u64,
-    /// File that sets the limit.
     pub file: PathBuf,
 }
 
 impl GroupLimit {
-    /// The limit of this process; `None` if it has none, or it cannot be found.
+    /// Finds the limit of this process; `None` if it has none, or it cannot be found.
     pub fn of_this_process() -> Option<GroupLimit> {
         let read = |name| fs::read_to_string(format!("/proc/self/{name}")).ok();
         let (mounts, groups) = (read("mountinfo")?, read("cgroup")?);
@@ -36,7 +34,7 @@ impl GroupLimit {
         limits.min_by_key(|limit| limit.bytes)
     }
 
-    /// Bytes of remote memory that may be resident in this group, of `asked`.
+    /// Bytes of remote memory, at most `asked`, that may be resident in this group.
     pub fn resident(&self, asked: u64) -> u64 {
         let own = (self.bytes / OWN_PART).max(OWN_MIN).min(self.bytes / 2);
         asked.min(self.bytes - own)
@@ -48,7 +46,7 @@ struct Hierarchy<'a> {
     /// Group that is mounted, as a path from the hierarchy's root.
     root: &'a str,
     mounted_at: &'a Path,
-    /// Version 2, in which all controllers share one hierarchy.
+    /// Whether this is cgroup version 2, in which all controllers share one hierarchy.
     unified: bool,
 }
 
@@ -67,8 +65,8 @@ impl<'a> Hierarchy<'a> {
         Some(Hierarchy { root, mounted_at: Path::new(at), unified })
     }
 
-    /// The folders of the group in `groups`, a `/proc/PID/cgroup`, and of those around it; and names of files with
-    /// limits.
+    /// Folders of the group in `groups` (the text of `/proc/PID/cgroup`) and of its parent groups, and the
+    /// names of the files in them that hold limits.
     fn folders(&self, groups: &str) -> Option<(Vec<PathBuf>, &'static [&'static str])> {
         let mut groups = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
         let is_its = |controllers: &str| match self.unified {
@@ -119,7 +117,7 @@ mod tests {
             folders("30 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate"),
             paths(&["/sys/fs/cgroup/user.slice/x.scope", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup/"])
         );
-        // In a container: the group itself is mounted.
+        // In a container, the group itself is mounted as the root.
         assert_eq!(
             folders("35 24 0:30 /a/b /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory"),
             paths(&["/sys/fs/cgroup/memory/"])

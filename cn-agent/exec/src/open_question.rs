@@ -1,5 +1,6 @@
-//! The question that the supervisor answers, in memory that its keeper reads. The kernel passes each question once: if
-//! the supervisor is killed after it has received one, the call would wait for an answer for ever.
+//! The question that the supervisor is answering, in memory that its keeper can read. A question is a system
+//! call that waits. The kernel passes each question once: if the supervisor is killed after it has received
+//! one, the call would wait for an answer for ever.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +10,10 @@ use std::os::unix::fs::FileExt;
 use libc::{seccomp_data, seccomp_notif};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// Number, process, call and arguments.
+/// Number of words of a record: the question's number, the process, the system call and its six arguments.
 const WORDS: usize = 9;
-/// Questions after the one in memory that may have been received. Their numbers ascend by one; those of callers that
-/// were killed are never received.
+/// Maximum number of question numbers, after the recorded one, that may have been received. Numbers ascend by
+/// one; questions of killed callers use up numbers as well, and are never received.
 const LATER_MAX: u64 = 4096;
 
 /// The question that was received last.
@@ -20,7 +21,7 @@ const LATER_MAX: u64 = 4096;
 pub(crate) struct OpenQuestion(File);
 
 impl OpenQuestion {
-    /// Memory for it.
+    /// Creates the memory for the record, which holds no question yet.
     ///
     /// # Errors
     /// Errors of the system call.
@@ -28,16 +29,14 @@ impl OpenQuestion {
         Ok(OpenQuestion(File::from(memfd_create(c"cxloe-question", MFdFlags::MFD_CLOEXEC)?)))
     }
 
-    /// Records a question that has been received.
     pub fn record(&self, question: &seccomp_notif) {
         let seccomp_data { nr, args: [first, second, third, fourth, fifth, sixth], .. } = question.data;
         let call = [question.id, question.pid.into(), nr as u64];
         let words: [u64; WORDS] = [call[0], call[1], call[2], first, second, third, fourth, fifth, sixth];
-        // Where it fails there is no memory left, and the question is answered all the same.
+        // Ignored: this fails only if there is no memory left, and the question is answered all the same.
         let _ = self.0.write_all_at(words.map(u64::to_ne_bytes).as_flattened(), 0);
     }
 
-    /// The question recorded last.
     pub fn last(&self) -> Option<seccomp_notif> {
         let mut bytes = [[0; 8]; WORDS];
         self.0.read_exact_at(bytes.as_flattened_mut(), 0).ok()?;

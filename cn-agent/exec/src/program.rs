@@ -15,7 +15,7 @@ use nix::unistd::{AccessFlags, access, getegid, geteuid};
 
 use super::sanitizer;
 
-/// Limit of nested interpreters, each of which is a script itself: the kernel's limit.
+/// Maximum number of nested interpreters, each of which is a script itself; the kernel has the same limit.
 const INTERPRETERS_MAX: usize = 4;
 /// Bytes of a script's first line that the kernel reads.
 const LINE_MAX: usize = 256;
@@ -23,62 +23,45 @@ const LINE_MAX: usize = 256;
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 
-/// Reason why a program cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// It is not there.
     #[error("no program {0:?} in PATH; name it with its folder, as in ./program")]
     NotFound(OsString),
-    /// It cannot be read or run.
     #[error("{} cannot be run: {source}", .path.display())]
-    Unusable {
-        /// Path of the program.
-        path: PathBuf,
-        /// Error of reading the file.
-        source: io::Error,
-    },
-    /// No dynamic linker is involved.
+    Unusable { path: PathBuf, source: io::Error },
     #[error(
         "{} is linked statically, so it cannot use remote memory; \
          run a dynamically linked build of it", .0.display()
     )]
     Static(PathBuf),
-    /// Linked against musl, not the GNU C library whose functions are interposed.
+    /// The program is linked against musl, not the GNU C library, the functions of which are interposed.
     #[error(
         "{} is linked against musl ({}), and remote memory is for programs of the GNU C library; run a build of it \
          for that", .path.display(), .linker
     )]
     Musl {
-        /// Path of the program.
         path: PathBuf,
         /// Path of the program's dynamic linker.
         linker: String,
     },
-    /// For another machine, or no program.
     #[error("{} is not a program for this machine ({}); remote memory is for 64-bit ELF programs and scripts", .path.display(), .what)]
     Foreign {
-        /// Path of the program.
         path: PathBuf,
         /// Kind of the file, in words for the message.
         what: &'static str,
     },
-    /// Set-user-ID or the like.
+    /// The program runs with the rights of the file's owner or group, so the dynamic linker ignores the
+    /// library.
     #[error(
         "{} runs with its owner's rights (set-user-ID or set-group-ID), and such programs load no library of the \
          caller's; run it as that user", .0.display()
     )]
     OtherRights(PathBuf),
-    /// Built with a sanitizer.
     #[error(
         "{} is built with {what}, whose runtime does not work beside remote memory: it ends the program or finds nothing; run it \
          without `cn-agent exec`, or a build without the sanitizer", .path.display()
     )]
-    Sanitized {
-        /// Path of the program.
-        path: PathBuf,
-        /// Name of the sanitizer.
-        what: &'static str,
-    },
+    Sanitized { path: PathBuf, what: &'static str },
     /// Scripts that interpret scripts beyond the limit.
     #[error("{} is interpreted by a script which is interpreted by a script, and so on", .0.display())]
     Endless(PathBuf),
@@ -104,7 +87,7 @@ fn may_run(path: &Path) -> io::Result<()> {
     access(path, AccessFlags::X_OK).map_err(io::Error::from)
 }
 
-/// Checks that the program at `path` can be served.
+/// Does the same as [`examine_below`] for a process whose root folder is `/`.
 ///
 /// # Errors
 /// Any [`ProgramError`] but [`ProgramError::NotFound`].
@@ -170,13 +153,12 @@ enum Linkage {
 
 /// Value of `e_machine` in ELF files for this machine.
 const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
-/// Size of a program header, in bytes.
 const ENTRY: usize = 56;
 /// Part of the names of musl's dynamic linkers.
 const MUSL: &str = "ld-musl";
-/// Limit of the length of a dynamic linker's path, in bytes.
 const PATH_MAX: u64 = 4096;
-/// Kind of a file that the kernel may execute although it is not for this machine's 64-bit programs.
+/// Kind of an ELF file that is not a 64-bit program for this machine, but that the kernel may execute all the
+/// same.
 pub(crate) const FOREIGN_ELF: &str = "ELF of another kind";
 /// `PT_INTERP`: the program header that names the dynamic linker.
 const INTERPRETED: u32 = 3;

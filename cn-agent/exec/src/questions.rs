@@ -1,5 +1,7 @@
 //! Questions to a gate's listener, and the answers: each question is a system call that waits in the kernel.
 
+#![expect(unsafe_code, reason = "ioctls of seccomp take raw pointers")]
+
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,7 +16,7 @@ use super::seccomp::{self, Rule, RuleSubject};
 /// Longest part of a path that is reported, in bytes.
 const PATH_MAX: usize = 200;
 
-/// Kinds of system calls that a gate refuses.
+/// Calls that a gate permits and refuses besides those of the fixed rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatePolicy {
     /// Whether calls that write past the page table are permitted.
@@ -24,7 +26,8 @@ pub struct GatePolicy {
 }
 
 impl GatePolicy {
-    /// Error of the execution of a program that would have memory of this machine alone; 0 if it goes on.
+    /// Error number for the execution of a program that would have memory of this machine alone; 0 permits
+    /// the execution.
     pub(crate) fn of_local_program(self) -> i32 {
         if self.require_remote { libc::EPERM } else { 0 }
     }
@@ -37,7 +40,7 @@ pub(crate) fn answer_alone(listener: BorrowedFd<'_>, open: &OpenQuestion, policy
         answer(listener, &question, policy);
     }
     for id in open.unrecorded() {
-        // Nothing is known of the call but that it waits.
+        // Only the number of such a call is known: its caller gets EAGAIN, and has to repeat it.
         send(listener, id, libc::EAGAIN);
     }
     while let Some(waits) = ready(listener, -1) {
@@ -47,7 +50,7 @@ pub(crate) fn answer_alone(listener: BorrowedFd<'_>, open: &OpenQuestion, policy
     }
 }
 
-/// Answers a question without a message. One that is answered already stays so.
+/// Answers a question without a message. If the question has an answer already, nothing changes.
 fn answer(listener: BorrowedFd<'_>, question: &seccomp_notif, policy: GatePolicy) {
     let errno = match seccomp::execution(question.data.nr) {
         Some(_) if !policy.require_remote => 0,
@@ -127,7 +130,6 @@ fn memory(pid: u32) -> io::Result<std::fs::File> {
     std::fs::File::open(format!("/proc/{pid}/mem"))
 }
 
-/// Reads a path from the memory of process `pid`.
 fn path(pid: u32, address: u64) -> Option<String> {
     let mut bytes = [0; PATH_MAX];
     let mut length = memory(pid).ok()?.read_at(&mut bytes, address).ok()?;

@@ -7,7 +7,8 @@ use elf::ElfStream;
 use elf::abi::DT_NEEDED;
 use elf::endian::AnyEndian;
 
-/// A sanitizer, by the beginning of its library's name, and by a function that programs have where it is linked in.
+/// A sanitizer, recognised by the beginning of its library's name, or by a function that is linked into the
+/// program.
 #[derive(Debug)]
 struct Sanitizer {
     library: &'static str,

@@ -1,6 +1,6 @@
-//! System calls refused to programs with remote memory: those by which devices, other processes, or the kernel itself
-//! change pages past the page table. And those that execute a program, which the supervisor looks at (module
-//! `executions`).
+//! System calls refused to programs with remote memory: those by which devices, other processes, or the
+//! kernel itself change pages past the page table. Calls that execute a program are not refused here, but
+//! passed to the supervisor (module `executions`).
 //!
 //! A page is evicted in this order: it is write-protected, copied, sent, discarded. A device or process that holds the
 //! page itself, as with direct I/O and registered buffers, continues to write into a page that is about to be
@@ -65,7 +65,6 @@ const fn ioctl(mask: u32, value: u32) -> ArgumentTest {
 pub enum RuleSubject {
     /// A file is opened for direct reads; the argument with this index is its path.
     Open(usize),
-    /// A file is opened for direct reads by its handle.
     OpenByHandle,
     /// A file is opened for direct I/O by `openat2`, whose flags are in memory; argument 1 is its path.
     Open2,
@@ -89,7 +88,7 @@ impl RuleSubject {
     pub fn errno(self) -> c_int {
         match self {
             RuleSubject::Open(_) | RuleSubject::OpenByHandle | RuleSubject::SetFlag => libc::EINVAL,
-            // That of a kernel without same-page merging.
+            // EINVAL is the error of a kernel without same-page merging, too.
             RuleSubject::Merging => libc::EINVAL,
             // On ENOSYS, callers fall back to `openat`.
             RuleSubject::Open2 => libc::ENOSYS,
@@ -99,7 +98,6 @@ impl RuleSubject {
         }
     }
 
-    /// Name of the operation, for messages.
     pub fn name(self) -> &'static str {
         match self {
             RuleSubject::Open(_) | RuleSubject::OpenByHandle | RuleSubject::Open2 | RuleSubject::SetFlag => {
@@ -113,7 +111,7 @@ impl RuleSubject {
         }
     }
 
-    /// Whether the call fails without a message: programs do without what it asks for.
+    /// Whether the call fails without a message, because programs continue without the feature.
     fn is_silent(self) -> bool {
         self == RuleSubject::Merging
     }
@@ -124,7 +122,6 @@ impl RuleSubject {
 pub struct Rule {
     call: c_long,
     tests: &'static [ArgumentTest],
-    /// Operation that the rule refuses.
     pub what: RuleSubject,
 }
 
@@ -132,7 +129,6 @@ const fn rule(call: c_long, tests: &'static [ArgumentTest], what: RuleSubject) -
     Rule { call, tests, what }
 }
 
-/// All rules; a system call is refused if it meets one.
 pub(crate) const RULES: &[Rule] = &[
     #[cfg(target_arch = "x86_64")]
     rule(libc::SYS_open, &[has(1, libc::O_DIRECT), reads(1)], RuleSubject::Open(0)),
@@ -152,14 +148,13 @@ pub(crate) const RULES: &[Rule] = &[
     rule(libc::SYS_prctl, &[is(0, PR_SET_MEMORY_MERGE), is_not(1, 0)], RuleSubject::Merging),
 ];
 
-/// The first rule that a system call meets, if any.
 pub(crate) fn met(call: c_int, arguments: &[u64; 6]) -> Option<&'static Rule> {
     let meets =
         |test: &ArgumentTest| (arguments[test.argument] as u32 & test.mask == test.value) == test.equal;
     RULES.iter().find(|rule| rule.call == c_long::from(call) && rule.tests.iter().all(meets))
 }
 
-/// Places of the arguments of a system call that executes a program; `None` for any other call.
+/// Indices of the arguments of a system call that executes a program; `None` for any other call.
 pub(crate) fn execution(call: c_int) -> Option<ExecutionArguments> {
     match c_long::from(call) {
         libc::SYS_execve => Some(ExecutionArguments { folder: None, path: 0, environment: 2 }),
@@ -171,11 +166,11 @@ pub(crate) fn execution(call: c_int) -> Option<ExecutionArguments> {
 /// Indices of the arguments of `execve` or `execveat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExecutionArguments {
-    /// Descriptor of the folder that the path starts from.
+    /// Index of the descriptor of the folder at which a relative path begins.
     pub folder: Option<usize>,
-    /// Address of the path.
+    /// Index of the address of the path.
     pub path: usize,
-    /// Address of the array of variables.
+    /// Index of the address of the array of variables.
     pub environment: usize,
 }
 
@@ -188,7 +183,7 @@ pub(crate) fn opens_direct(flags: u64) -> bool {
 /// Action of the filter on a refused system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The listener decides.
+    /// The call waits for the decision of the listener.
     Ask,
     /// The call fails in the kernel, without a message.
     Fail,

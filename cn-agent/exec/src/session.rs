@@ -3,6 +3,8 @@
 //! Signals sent to the supervisor are passed on to the program. Signals of a terminal reach both processes by
 //! themselves; the supervisor ignores them, and ends when the program does.
 
+#![expect(unsafe_code, reason = "pre_exec runs code in the child after the fork")]
+
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -32,7 +34,6 @@ use cxloe_client::mapping::{NoKernelFaults, Owner};
 use cxloe_client::message::PagingView;
 use cxloe_cn_core::mapped::window_bytes;
 
-/// Signals that the supervisor passes on to the program.
 const PASSED_ON: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -42,47 +43,38 @@ const PASSED_ON: [Signal; 7] = [
     Signal::SIGUSR2,
     Signal::SIGALRM,
 ];
-/// Limit of folders between a program and the root: the walk up to the root stops there.
+/// Number of `/..` that lead from a program's folder to the root. Those beyond the root have no effect.
 const FOLDERS_MAX: usize = 40;
 /// Bytes that the preloaded library adds to a window: the granule of the probe page, and rounding.
 const WINDOW_ADDITION: u64 = 1 << 20;
 /// Interval of attempts to reach the agent's successor, and of checks of background processes, in milliseconds.
 const PAUSE_MS: u16 = 100;
-/// Longest interval of checks whether the region is full; shorter than this part of the time that processes wait for
-/// room.
+/// Longest interval of checks whether the region is full. The interval is 1/`FULL_PAUSE_PART` of the time
+/// that processes wait for room, at least `FULL_PAUSE_MIN`.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 const FULL_PAUSE_PART: u32 = 8;
 const FULL_PAUSE_MIN: Duration = Duration::from_millis(20);
 
-/// Reason why a program could not be supervised.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// It could not be started.
     #[error("{} could not be started: {source}", .path.display())]
-    Start {
-        /// Path of the program.
-        path: PathBuf,
-        /// Error of starting the program.
-        source: io::Error,
-    },
+    Start { path: PathBuf, source: io::Error },
     /// The kernel cannot keep direct I/O from the program's memory.
     #[error(
         "this kernel cannot keep direct I/O from a program's memory (seccomp user notification: {0}), and direct I/O \
          loses data there; with --allow-direct-io all memory of the program stays in this machine"
     )]
     NoGate(io::Error),
-    /// Its buffers could not be given to system calls.
+    /// System calls cannot use buffers in the program's remote memory.
     #[error(transparent)]
     NoKernelFaults(#[from] NoKernelFaults),
-    /// The system.
+    /// A system call failed.
     #[error("the program cannot be supervised: {0}")]
     System(#[from] Errno),
 }
 
-/// Settings passed to a program.
 #[derive(Debug)]
 pub struct ProgramSettings {
-    /// Path of the library that is preloaded.
     pub library: PathBuf,
     /// Absolute path of the agent's socket.
     pub agent: PathBuf,
@@ -90,7 +82,8 @@ pub struct ProgramSettings {
     pub bytes: u64,
     /// Longest wait of processes for the successor of an agent that has ended.
     pub wait: Duration,
-    /// System calls that the program may make: with direct I/O, all of its memory stays in this machine.
+    /// System calls that the program may make. With `direct`, all memory of the program stays in this
+    /// machine.
     pub policy: GatePolicy,
 }
 
@@ -105,7 +98,6 @@ pub struct Session {
     away: Option<Instant>,
     /// Whether the search for a successor was given up.
     abandoned: bool,
-    /// Sampler of memory that stays in this machine.
     local_memory: LocalMemorySampler,
     /// Listener of the program's refused system calls.
     gate: Option<Gate>,
@@ -115,10 +107,8 @@ pub struct Session {
     growing: Option<(Grower, Duration, Instant)>,
 }
 
-/// Outcome of a program.
 #[derive(Debug)]
 pub struct ProgramOutcome {
-    /// Exit status of the program.
     pub status: ExitStatus,
     /// State of the program's remote memory at the end, if the agent answered.
     pub view: Option<PagingView>,
@@ -133,7 +123,7 @@ pub struct ProgramOutcome {
 /// Signals that are read instead of being delivered, from this thread and those that it starts.
 struct BlockedSignals {
     signals: SignalFd,
-    /// Mask before, which the program gets.
+    /// Signal mask before the signals were blocked, which the program gets.
     before: SigSet,
 }
 
@@ -184,7 +174,8 @@ impl Session {
             command.env("CXLOE_EXEC_BASE", window.base().to_string());
         }
         let policy = settings.policy;
-        // For a user without rights, a filter implies `no_new_privs`, which is more than direct I/O was allowed for.
+        // Nothing is refused, so there is no filter: for an unprivileged user it would imply `no_new_privs`,
+        // which restricts what the program may execute.
         if policy == (GatePolicy { direct: true, require_remote: false }) {
             return Self::spawn(command, program, owner, settings.wait);
         }
@@ -193,8 +184,8 @@ impl Session {
             command.env("CXLOE_EXEC_FILTERS", (own + executions::GATE_FILTERS).to_string());
         }
         let opening = PendingGate::before(&mut command, policy, window).map_err(SessionError::NoGate)?;
-        // Before the gate has a thread: a thread that did not block them would be ended by them, and so would this
-        // process, while the program runs already.
+        // Blocked before the gate starts its thread: a signal to a thread that does not block it would end
+        // this process while the program runs already.
         let signals = BlockedSignals::block()?;
         let (session, gate) = opening
             .open(print_line, || Self::spawn_with(command, program, owner, settings.wait, signals))
@@ -234,6 +225,7 @@ impl Session {
         let prepare = move || {
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
             prctl::set_pdeathsig(Signal::SIGTERM)?;
+            // The supervisor may have died before the line above: then no signal would come.
             if getppid() == supervisor { Ok(()) } else { Err(Errno::ESRCH.into()) }
         };
         // SAFETY: the closure only makes system calls, on values of this function.
@@ -253,20 +245,19 @@ impl Session {
         })
     }
 
-    /// This session, with a region that grows when it is full; `wait_limit` is the longest wait of processes for room.
+    /// Has the region grow when it is full; `wait_limit` is the longest wait of processes for room.
     #[must_use]
     pub fn growing(self, grower: Option<Grower>, wait_limit: Duration) -> Session {
         let pause = (wait_limit / FULL_PAUSE_PART).clamp(FULL_PAUSE_MIN, FULL_PAUSE);
         Session { growing: grower.map(|grower| (grower, pause, Instant::now() + pause)), ..self }
     }
 
-    /// This session, which keeps the children that the agent sends.
+    /// Has the session keep the unjoined children that the agent sends.
     #[must_use]
     pub fn keeping(self, children: Children) -> Session {
         Session { children: Some(children), ..self }
     }
 
-    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -354,7 +345,6 @@ impl Session {
         }
     }
 
-    /// Samples the memory that stays in this machine, if a sample is due.
     fn sample(&mut self) {
         let now = Instant::now();
         if !self.local_memory.time_left(now).is_zero() {
@@ -366,7 +356,6 @@ impl Session {
         }
     }
 
-    /// Enlarges a full region, if a check is due.
     fn check_growth(&mut self) {
         let Some((grower, pause, due)) = &mut self.growing else { return };
         let now = Instant::now();

@@ -1,10 +1,11 @@
-//! System calls on a program's remote memory that pass the preloaded library's functions: allocators, language runtimes
-//! and MPI libraries call the kernel directly. The kernel would change pages of which the agent keeps records.
+//! System calls on a program's remote memory that bypass the preloaded library's functions: allocators,
+//! language runtimes and MPI libraries call the kernel directly. The kernel would change pages of which the
+//! agent keeps records.
 //!
-//! The filter sees an address, but not whose it is. So all processes of a session have their windows at the same
-//! addresses, far from those that the kernel chooses. A call on these stops before it runs: the kernel sends SIGSYS to
-//! the calling thread, and the library's handler carries the call out. Calls with the library's mark
-//! ([`OWN_CALL`]) pass.
+//! The filter sees the address in a call, but not whether it is remote memory of that process. So all
+//! processes of a session have their windows at the same addresses, far from those that the kernel chooses. A
+//! call on these stops before it runs: the kernel sends SIGSYS to the calling thread, and the library's
+//! handler carries the call out. Calls with the library's mark ([`OWN_CALL`]) pass.
 
 use std::ffi::{c_int, c_long};
 
@@ -13,12 +14,12 @@ use libc::{BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_K, SECCOMP_RET_TRAP,
 
 use super::bpf::{ARGUMENTS_AT, NUMBER_AT, done, jump, load, statement};
 
-/// Data of the trap, by which the library's handler tells this filter's from another's.
+/// Data of the trap, by which the library's handler distinguishes traps of this filter.
 const TRAP_DATA: u32 = 0xC5;
 /// Addresses are compared by their upper half: 4 GiB a step.
 const STEP: u64 = 1 << 32;
-/// First address at which windows are placed. Hints that programs choose at random are smaller, as those of V8 (46
-/// bits), and position-independent programs and the kernel's own choices lie above the last one.
+/// First address at which windows are placed. Addresses that programs choose at random are lower, as those of
+/// V8 (46 bits). Position-independent programs and the kernel's own choices lie above `LAST`.
 const FIRST: u64 = 1 << 46;
 const LAST: u64 = 0x5400_0000_0000;
 
@@ -30,7 +31,8 @@ pub struct WindowPlace {
 }
 
 impl WindowPlace {
-    /// A place for windows of `bytes` bytes, which `random` selects; `None` if that is more than there is.
+    /// Selects a place for windows of `bytes` bytes by `random`; `None` if the range for windows is too
+    /// small.
     pub fn select(bytes: u64, random: u64) -> Option<WindowPlace> {
         let steps = bytes.div_ceil(STEP).max(1);
         let choices = ((LAST - FIRST) / STEP).checked_sub(steps)? + 1;
@@ -38,13 +40,12 @@ impl WindowPlace {
         Some(WindowPlace { first: first as u32, last: (first + steps - 1) as u32 })
     }
 
-    /// First address.
+    /// First address of the windows.
     pub fn base(self) -> u64 {
         u64::from(self.first) * STEP
     }
 }
 
-/// Half of a system call's argument.
 #[derive(Clone, Copy, Debug)]
 enum Half {
     Lower(usize),
@@ -61,15 +62,14 @@ impl Half {
     }
 }
 
-/// A system call that is trapped.
 #[derive(Debug)]
 struct TrappedCall {
     call: c_long,
-    /// Argument that is an address in the window; `None`: the address cannot be seen.
+    /// Index of the argument that is compared with the window; `None` if the filter cannot see the address.
     address: Option<usize>,
-    /// Argument and flag without which the call is of no concern.
+    /// Index of an argument, and a flag in it without which the call passes.
     flag: Option<(usize, c_int)>,
-    /// Place of the mark of this library's own calls.
+    /// Place of the mark by which the library's own calls pass.
     mark: Half,
 }
 
@@ -86,15 +86,16 @@ const TRAPPED: &[TrappedCall] = &[
     TrappedCall { flag: Some((3, libc::MREMAP_FIXED)), ..on(libc::SYS_mremap, 4) },
     TrappedCall { flag: Some((3, libc::MAP_FIXED)), mark: Half::Upper(4), ..on(libc::SYS_mmap, 0) },
     TrappedCall { flag: Some((2, libc::SHM_REMAP)), ..on(libc::SYS_shmat, 1) },
-    // Its addresses are in memory.
+    // This call's addresses are in memory, which a filter cannot read.
     TrappedCall { address: None, ..on(libc::SYS_process_madvise, 0) },
 ];
 
-/// Instructions of the filter that trap calls on these addresses, and continue after the last of them for others.
+/// Filter instructions that trap calls on these addresses; for other calls the filter continues behind them.
 pub(crate) fn instructions(place: WindowPlace) -> Vec<sock_filter> {
     let mut program = Vec::new();
     for TrappedCall { call, address, flag, mark } in TRAPPED {
-        // Each part ends with a jump behind the last of them, whose distance depends on what follows.
+        // A test that fails skips the rest of this call's instructions: these are the numbers of them in each
+        // test.
         let (of_flag, of_address, of_mark) =
             (if flag.is_some() { 3 } else { 0 }, if address.is_some() { 3 } else { 0 }, 3);
         program.push(load(NUMBER_AT));

@@ -1,12 +1,13 @@
-//! Lines on the standard error of a program that loads this library: from its helper threads, and before it ends. A
-//! reader that reads slowly delays the program for a bounded time only, and a closed descriptor does not end the
-//! program.
+//! Writes lines to the standard error of a program that loads this library, from helper threads and before
+//! the program ends. A slow reader delays the program for a bounded time only, and a closed descriptor does
+//! not end the program.
+
+#![expect(unsafe_code, reason = "poll and write take raw pointers")]
 
 use std::ffi::c_int;
 
 /// Longest wait for a reader to make room, in milliseconds.
 const WRITE_TIMEOUT_MS: c_int = 200;
-/// Descriptor of standard error.
 pub const STDERR: c_int = 2;
 
 /// Writes a line, including its line feed, to a descriptor; drops the line if the reader makes no room in time.

@@ -5,6 +5,8 @@
 //! connection ends, the helper carries out every order it has received before the successor takes over, and none
 //! afterwards.
 
+#![expect(unsafe_code, reason = "pages that the agent discards are passed to the kernel by address")]
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -45,7 +47,6 @@ pub struct Member<'a> {
     own: Option<OwnedFd>,
 }
 
-/// Reason why the helper thread ends.
 #[derive(Debug)]
 pub enum HelperEnd {
     /// The process left by [`HelperLine::leave`](crate::line::HelperLine::leave).
@@ -62,7 +63,7 @@ pub trait HelperHost {
         let _ = pages;
     }
 
-    /// Receives the agent's reason for which pages will be lost next, as text in items of eight bytes.
+    /// Receives the agent's reason for the losses that are reported next, as text in items of eight bytes.
     fn why(&mut self, words: &mut dyn Iterator<Item = [u8; RANGE]>) {
         let _ = words;
     }
@@ -77,7 +78,6 @@ pub trait HelperHost {
     /// waited too long for room.
     fn full(&mut self) {}
 
-    /// Reports that the bell was written to.
     fn on_bell(&mut self) {}
 
     /// Interval of the calls of [`on_interval`](Self::on_interval); `None` for no calls.
@@ -85,7 +85,6 @@ pub trait HelperHost {
         None
     }
 
-    /// Reports that the [interval](Self::look_interval) has passed.
     fn on_interval(&mut self) {}
 }
 
@@ -128,22 +127,21 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// This member, for memory of process `pid`, joined by [`join_for`].
+    /// Makes this the member for memory of process `pid`, joined by [`join_for`].
     pub fn for_process(self, pid: u32) -> Member<'a> {
         Member { pid: Some(pid), ..self }
     }
 
-    /// This member, with the files by which it showed its memory when it joined, for a successor of the agent.
+    /// Adds the files by which the member showed its memory when it joined, for a successor of the agent.
     pub fn with_files(self, files: Option<ProcessFiles>) -> Member<'a> {
         Member { files, ..self }
     }
 
-    /// This member, with a bell (an `eventfd`): [`HelperHost::on_bell`] is called when the bell was written to.
+    /// Adds a bell (an `eventfd`): [`HelperHost::on_bell`] is called when the bell was written to.
     pub fn with_bell(self, bell: OwnedFd) -> Member<'a> {
         Member { bell: Some(bell), ..self }
     }
 
-    /// Number of the member's view in the space.
     pub fn view(&self) -> u16 {
         self.view
     }
@@ -153,7 +151,6 @@ impl<'a> Member<'a> {
         self.agent
     }
 
-    /// Descriptor of the space's shared state.
     pub fn shared_state(&self) -> BorrowedFd<'_> {
         self.shared_state.as_fd()
     }
@@ -200,7 +197,8 @@ impl<'a> Member<'a> {
             unsafe { libc::poll(set.as_mut_ptr(), 2, timeout) };
             self.take_bell(host);
             let room = self.inbox.room();
-            // If the inbox has no room, the bytes received are no valid message.
+            // An inbox without room holds bytes that form no message: 0 bytes are received then, which ends
+            // the connection.
             match self.socket.try_receive(room, &mut Descriptors::new()) {
                 Ok(0) => return,
                 Ok(bytes) => self.inbox.put(bytes),
@@ -236,10 +234,11 @@ impl<'a> Member<'a> {
             MessageKind::Discarded => self.line.discarded(),
             MessageKind::Full => host.full(),
             MessageKind::Unmarked if self.pid.is_none() => {
-                // SAFETY: plain values. The agent does not signal a number, which may be another program's by now.
+                // The agent does not signal a process id, which may be another program's by now.
+                // SAFETY: plain values.
                 unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
             }
-            // Whoever passed another process's memory ends that process when pages are lost.
+            // The process that passed another one's memory ends that one when pages are lost.
             MessageKind::Unmarked => {}
             // Nothing to do: the agent closes the connection next.
             MessageKind::Bye => {}
@@ -339,7 +338,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// A pidfd of this process.
+/// Opens a pidfd of this process, by which many ranges are discarded in one call.
 fn own_process() -> Option<OwnedFd> {
     // SAFETY: plain values; the kernel makes a descriptor, or refuses.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;

@@ -1,5 +1,7 @@
 //! The request of a process to become a member, in the agent's JSON, and the agent's answer.
 
+#![expect(unsafe_code, reason = "getpid is a function of the C library")]
+
 use std::fmt::{self, Write};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,11 +17,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Memory of a process, and the space to which it belongs.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberMemory {
-    /// Path of the agent's socket.
     pub agent: SocketPath,
     /// Number of the space, from the agent's answer when the region was mapped.
     pub space: u64,
-    /// Address of the first byte in the process.
+    /// Address in the process at which the memory begins.
     pub address: u64,
     /// Length in bytes, a multiple of the page size.
     pub bytes: u64,
@@ -30,33 +31,29 @@ pub struct MemberMemory {
 /// Descriptors that a member passes to the successor of a dead agent.
 #[derive(Clone, Copy, Debug)]
 pub struct SuccessorDescriptors<'a> {
-    /// Userfaultfd of the member.
     pub uffd: BorrowedFd<'a>,
-    /// Shared state of the space.
     pub shared_state: BorrowedFd<'a>,
-    /// Memory of the space, if it is shared.
+    /// Memory file of the space, if the memory is shared.
     pub memory: Option<BorrowedFd<'a>>,
     /// Files by which the member shows its memory, if it is private.
     pub files: Option<&'a ProcessFiles>,
-    /// Number of the member's view.
     pub view: u16,
 }
 
-/// Kind of a process that joins.
 #[derive(Clone, Copy, Debug)]
 pub enum JoinKind<'a> {
-    /// A process whose own userfaultfd is not set up yet.
+    /// A process that joins for the first time. The agent sets up its userfaultfd.
     New {
-        /// Userfaultfd of the process.
         uffd: BorrowedFd<'a>,
-        /// Files by which it shows its memory; none for shared memory.
+        /// Files by which the process shows its memory; none for shared memory.
         files: Option<&'a ProcessFiles>,
     },
-    /// A forked child.
+    /// A forked child, the userfaultfd of which the agent has from the fork event.
     Child {
-        /// Number of its view, which it has read from the probe page.
+        /// Number of the child's view, which the child has read from the probe page.
         view: u16,
-        /// Files by which it shows its memory; none if it may not open them. Then its pages stay where they are.
+        /// Files by which the child shows its memory; none if it may not open them. Then its pages are not
+        /// evicted.
         files: Option<&'a ProcessFiles>,
     },
     /// A former member that joins the agent's successor.
@@ -129,27 +126,21 @@ impl Write for InlineText {
     }
 }
 
-/// Reason why a process did not become a member.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// No process accepts on the agent's socket.
     #[error("no agent answers at {agent:?}: {source}")]
-    NoAgent {
-        /// Path of the socket.
-        agent: SocketPath,
-        /// Error of connecting to the socket.
-        source: io::Error,
-    },
+    NoAgent { agent: SocketPath, source: io::Error },
     /// The space or region is not there yet.
     #[error("the agent is not ready for this yet: {0}")]
     NotYet(InlineText),
-    /// The agent refused.
+    /// The agent refused, and would refuse a later attempt, too.
     #[error("the agent refused: {0}")]
     Refused(InlineText),
     /// The answer is not of this release's protocol.
     #[error("what answers is no agent of this release; use programs of one release")]
     Protocol,
-    /// The connection broke.
+    /// The connection broke, or no answer came in time.
     #[error("the agent did not answer: {0}")]
     Broken(io::Error),
 }
@@ -166,7 +157,6 @@ impl JoinError {
 pub struct Joined {
     /// Connection to the agent; membership ends when it is closed.
     pub socket: Socket,
-    /// Answer of the agent.
     pub welcome: JoinReply,
     /// Userfaultfd of a forked child, which has to keep it open as long as it lives.
     pub uffd: Option<OwnedFd>,

@@ -25,9 +25,9 @@
 //! in processes whose allocator's memory is the paged memory itself, where a helper thread that touched it would wait
 //! for itself.
 
-// Functions that panic when standard error cannot be written.
+// `print!` and `eprint!` are forbidden, since they panic when the stream cannot be written.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
-// Errors are built without a heap.
+// Large error values are accepted, because a box for them would need the heap.
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 pub mod bounded_write;

@@ -1,6 +1,8 @@
 //! Requests to the helper thread from the other threads of a process: a discard is announced to the agent, and the
 //! thread waits for the acknowledgement. One request at a time; the only lock is a futex, and nothing is allocated.
 
+#![expect(unsafe_code, reason = "futex and send take raw pointers")]
+
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::wire::{MESSAGE_MAX, Message, MessageKind, Pages};
@@ -29,7 +31,6 @@ pub struct HelperLine {
 pub struct LineClosed;
 
 impl HelperLine {
-    /// A line that has no helper thread yet.
     pub const fn new() -> HelperLine {
         HelperLine {
             lock: AtomicU32::new(0),
@@ -110,14 +111,13 @@ impl HelperLine {
         }
     }
 
-    /// Records that there is no connection at present.
     pub(crate) fn disconnected(&self) {
         self.socket.store(0, Ordering::SeqCst);
     }
 
-    /// Records the agent's acknowledgement of the discard. (A surplus acknowledgement answers a request that was sent
-    /// twice.)
+    /// Records the agent's acknowledgement of the discard.
     pub(crate) fn discarded(&self) {
+        // Ignored if no request waits: a request that was sent twice is acknowledged twice.
         if self.state.compare_exchange(ASKED, ANSWERED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             wake(&self.state);
         }

@@ -4,10 +4,12 @@
 //! agent. The system call filter of `cn-agent exec` stops such a call on remote memory, and the preloaded library
 //! carries it out as its own functions do. Calls with the mark pass the filter.
 
+#![expect(unsafe_code, reason = "marked system calls are made in assembly")]
+
 use std::ffi::{c_int, c_long};
 
-/// Value of an argument that the kernel does not look at: of the sixth argument; of the upper half of the fifth for
-/// `mmap`, which has six.
+/// Mark of this library's own calls: the value of an argument that the kernel ignores. It is the sixth
+/// argument or, for `mmap`, which has six, the upper half of the fifth.
 pub const OWN_CALL: u32 = 0xC0E5_EAF3;
 
 /// Error numbers that the kernel returns are `-ERRNO_MAX..0`.
@@ -43,8 +45,8 @@ pub unsafe fn own_mmap(
     unsafe { marked_call(libc::SYS_mmap, arguments) }
 }
 
-/// Makes a system call, and clears the registers that may hold the mark: a call of the program that leaves an argument
-/// as it is would pass for one of this library's.
+/// Makes a system call, and then clears the registers that may hold the mark. Otherwise a later call of the
+/// program that leaves these registers as they are would pass for one of this library's.
 ///
 /// # Safety
 /// That of the system call.
@@ -117,7 +119,7 @@ mod tests {
             assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
             assert_eq!(own_call(libc::SYS_munmap, [memory as usize, 8192, 0, 0, 0]), 0);
         }
-        // A file is mapped by its number, although the upper half of that argument has the mark.
+        // A file is mapped by its descriptor, although the upper half of that argument has the mark.
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
         // SAFETY: as above.

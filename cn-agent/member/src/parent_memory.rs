@@ -7,6 +7,8 @@
 //!                                                    --any other---> the former action
 //! ```
 
+#![expect(unsafe_code, reason = "a signal handler reads the kernel's siginfo")]
+
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -16,7 +18,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::bounded_write::{STDERR, write_bounded};
 
-/// Limit of mappings registered at a time; touching further ones ends the child without a message.
+/// Maximum number of mappings registered at a time; a child that touches a further one ends without a
+/// message.
 const MAPPINGS_MAX: usize = 64;
 const LINE: &str = "cxloe: this process ends here of SIGSEGV: it was forked, and has touched a mapped region that only its parent \
                     has; have the child map the region itself, or use it in the parent only\n";
@@ -64,6 +67,7 @@ extern "C" fn in_child() {
     // SAFETY: the pointers are to values of this function; the handler uses async-signal-safe calls only.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
+        // The child of a child has the handler already.
         if FORMER.get().is_some() || libc::sigaction(libc::SIGSEGV, null_mut(), &mut now) != 0 {
             return;
         }

@@ -1,14 +1,15 @@
-//! The files of `/proc` by which a process shows the agent its memory: the process opens them itself, so that the agent
-//! sees nothing that the process has no right to see, whatever program has its number later.
+//! The files of `/proc` by which a process shows the agent its memory. The process opens them itself, so that
+//! the agent sees nothing that the process has no right to see, whatever program has the process's id later.
 //!
 //! Such a file stays bound to the memory that the process had when it was opened. A program that the process executes
 //! has other memory, which the file does not reach.
+
+#![expect(unsafe_code, reason = "the bare system call openat takes a raw pointer")]
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Open files of one process.
 #[derive(Debug)]
 pub struct ProcessFiles {
     memory: Option<OwnedFd>,
@@ -16,27 +17,26 @@ pub struct ProcessFiles {
 }
 
 impl ProcessFiles {
-    /// The memory and the page table of this process.
+    /// Opens the memory and the page table of this process.
     ///
     /// # Errors
-    /// The system call's error: EACCES if this process may not be looked into, not even by itself: after a change of
-    /// user, or in a program that may be executed but not read.
+    /// The system call's error: EACCES if nobody may inspect this process, not even the process itself: after
+    /// a change of user, or in a program that may be executed but not read.
     pub fn own() -> io::Result<ProcessFiles> {
         let memory = Some(open(c"/proc/self/mem")?);
         Ok(ProcessFiles { memory, table: open(c"/proc/self/pagemap")? })
     }
 
-    /// Files that are open already. The page table alone is of use for memory that the agent never reads.
+    /// Wraps files that are open already. The page table alone suffices for memory that the agent never
+    /// reads.
     pub fn from_descriptors(memory: Option<OwnedFd>, table: OwnedFd) -> ProcessFiles {
         ProcessFiles { memory, table }
     }
 
-    /// File of the process's memory.
     pub fn memory(&self) -> Option<BorrowedFd<'_>> {
         self.memory.as_ref().map(AsFd::as_fd)
     }
 
-    /// File of the process's page table.
     pub fn table(&self) -> BorrowedFd<'_> {
         self.table.as_fd()
     }

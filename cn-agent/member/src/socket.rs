@@ -1,5 +1,7 @@
-//! A connection to the agent's socket, over which descriptors are sent beside bytes. Plain system calls on values of
-//! the caller.
+//! A connection to the agent's socket, over which descriptors are sent beside bytes. All functions make
+//! system calls on values of the caller, and allocate nothing.
+
+#![expect(unsafe_code, reason = "calls on sockets take raw pointers, also those with control messages")]
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -8,10 +10,10 @@ use std::time::Duration;
 
 use libc::{c_int, c_void};
 
-/// Limit of descriptors in one message that is sent.
+/// Maximum number of descriptors in one message that is sent.
 pub const DESCRIPTORS_MAX: usize = 4;
-/// Limit of descriptors in one message that is received: the kernel's (`SCM_MAX_FD`). The kernel closes those for which
-/// there is no room, and the receiver waits for that.
+/// Maximum number of descriptors in one message that is received: the kernel's own (`SCM_MAX_FD`). With less
+/// room, the kernel would close the surplus descriptors, and the receiver would have to wait for that.
 const RECEIVED_MAX: usize = 253;
 
 /// Address of a Unix socket, kept in the form of `connect(2)` so that connecting allocates nothing.
@@ -62,7 +64,6 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    /// An empty set of descriptors.
     pub const fn new() -> Descriptors {
         Descriptors([const { None }; RECEIVED_MAX])
     }
@@ -72,7 +73,6 @@ impl Descriptors {
         self.0.iter_mut().find_map(Option::take)
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
     }
@@ -105,7 +105,6 @@ const _: () = assert!(
         <= size_of::<Control>()
 );
 
-/// A connected stream socket.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 

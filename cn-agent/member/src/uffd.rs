@@ -1,5 +1,7 @@
 //! Makes a userfaultfd for this process, by any permitted way. The agent sets features and ranges later.
 
+#![expect(unsafe_code, reason = "the C library has no function for userfaultfd")]
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 

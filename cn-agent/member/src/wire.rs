@@ -3,19 +3,18 @@
 
 /// Version of the agent's local protocol to which these messages belong.
 pub const VERSION: u32 = 7;
-/// Size of a page in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 /// First field of a [`JoinReply`].
 pub const WELCOME_MAGIC: u32 = 0x4358_4C57;
 /// First bytes of the probe page of a private view; the view's number (u16) follows.
 pub const PROBE_MAGIC: [u8; 8] = *b"CXLoEvw1";
-/// Number by which a forked child that got no view asks for the reason: as the number of its view, when it joins.
+/// View number by which a forked child that got no view asks, when it joins, for the reason.
 pub const NO_VIEW: u16 = u16::MAX;
-/// Limit of ranges in one message.
+/// Maximum number of ranges in one message.
 pub const RANGES_MAX: usize = 64;
 /// Length in bytes of a [`JoinReply`] without its text.
 pub const WELCOME_BYTES: usize = 24;
-/// Limit of the text after a [`JoinReply`], in bytes.
+/// Maximum length in bytes of the text after a [`JoinReply`].
 pub const TEXT_MAX: usize = 512;
 /// Length in bytes of the longest message.
 pub const MESSAGE_MAX: usize = HEAD + RANGES_MAX * RANGE;
@@ -27,9 +26,7 @@ pub const RANGE: usize = 8;
 /// A range of pages of a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
-    /// Index of the first page.
     pub first: u32,
-    /// Number of pages.
     pub count: u32,
 }
 
@@ -38,11 +35,8 @@ pub struct Pages {
 pub struct JoinReply {
     /// Status: [`WELCOME`], [`REFUSED`] or [`NOT_YET`]; the text has the reason of a refusal.
     pub status: u32,
-    /// Number of the member's view.
     pub view: u16,
-    /// Number of the member's mapping.
     pub mapping: u16,
-    /// Number of pages of the view.
     pub pages: u32,
     /// Process id of the agent.
     pub agent: u32,
@@ -73,7 +67,7 @@ impl JoinReply {
         bytes
     }
 
-    /// Decodes an answer; `None` if the bytes are none.
+    /// Decodes an answer; `None` if the bytes do not begin with [`WELCOME_MAGIC`].
     pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<JoinReply> {
         let word = |index: usize| u32_at(bytes, index * 4);
         (word(0) == WELCOME_MAGIC).then(|| JoinReply {
@@ -101,7 +95,7 @@ pub enum MessageKind {
     Discarded = 4,
     /// From the agent: a text, the reason why pages are about to be lost.
     Why = 5,
-    /// From the agent: pages have waited too long for room in the region to be evicted to; the process has to end.
+    /// From the agent: the region has had no room for evicted pages for too long; the process has to end.
     Full = 6,
     /// From the agent: these pages are lost, and this kernel cannot mark them so that touching them gives SIGBUS; the
     /// member sends SIGBUS to its process.
@@ -178,12 +172,10 @@ impl Message {
         })
     }
 
-    /// The ranges of pages that the message is about.
     pub fn ranges(&self) -> &[Pages] {
         &self.ranges[..self.count]
     }
 
-    /// Writes the message to `bytes`; returns the number of bytes.
     pub fn encode(&self, bytes: &mut [u8; MESSAGE_MAX]) -> usize {
         let head = [self.kind as u32, self.count as u32];
         let words = head.into_iter().chain(self.ranges().iter().flat_map(|range| [range.first, range.count]));
@@ -208,7 +200,6 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// An inbox without bytes.
     pub const fn new() -> Inbox {
         Inbox { bytes: [0; 2 * MESSAGE_MAX], held: 0 }
     }

@@ -4,7 +4,8 @@ use cxloe_client::ring::DATA_BYTES;
 
 /// Size of a block in bytes.
 pub const BLOCK: usize = DATA_BYTES / 128;
-/// Limit of the blocks of a run: 128 KiB, so that one part of a long request is sent while the next is fetched.
+/// Maximum number of blocks in a run: 128 KiB, so that one part of a long request is sent while the next is
+/// fetched.
 pub const RUN_MAX: u32 = 4;
 
 /// Free and used blocks of a data area.
@@ -14,7 +15,6 @@ pub struct Blocks {
     free: u128,
 }
 
-/// Consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     first: u8,
@@ -53,6 +53,7 @@ impl Blocks {
                 break;
             }
             found = Some(Run { first: here.trailing_zeros() as u8, count: count as u8 });
+            // A bit stays set if a free run of one more block begins there.
             here &= self.free >> count;
         }
         self.free &= !found?.mask();
@@ -63,7 +64,6 @@ impl Blocks {
         self.free |= run.mask();
     }
 
-    /// Offsets of the blocks in use.
     pub fn used(&self) -> impl Iterator<Item = usize> + use<> {
         let free = self.free;
         (0..128).filter(move |block| free >> block & 1 == 0).map(|block| block * BLOCK)

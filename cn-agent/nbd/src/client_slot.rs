@@ -44,7 +44,6 @@ pub struct ClientSlot {
 }
 
 impl ClientSlot {
-    /// Number of the client.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -56,14 +55,12 @@ impl ClientSlot {
         }
     }
 
-    /// Records whether the slot's client has chosen an export.
     pub fn set_chosen(&self, chosen: bool) {
         if chosen {
             self.rise(Stage::Chosen);
         }
     }
 
-    /// Records that the slot's client has sent a request.
     pub fn set_asked(&self) {
         self.rise(Stage::Asked);
     }
@@ -85,7 +82,6 @@ impl Drop for ClientSlot {
 pub struct ClientSlots(Arc<Mutex<Permits<(), UnixStream, Instant>>>);
 
 impl ClientSlots {
-    /// Slots for at most `max` clients.
     pub fn new(max: usize) -> ClientSlots {
         ClientSlots(Arc::new(Mutex::new(Permits::new(Policy::at_most(max)))))
     }
@@ -95,12 +91,13 @@ impl ClientSlots {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot for the client at `stream`. If no slot is free, disconnects the client that has held an unused slot
-    /// for longest, if for too long. `None` if there is no slot.
+    /// Takes a slot for the client at `stream`. If no slot is free, disconnects the client that has not used
+    /// its slot for longest, and takes that one. `None` if no client has been without use for long enough.
     pub fn take(&self, stream: UnixStream, now: Instant) -> Option<ClientSlot> {
         let stage = Stage::Undecided;
         let (number, displaced) = self.all().take(None, stage.unused(now), stream, now).ok()?;
         if let Some((_, displaced)) = displaced {
+            // Ignored: the client may have disconnected by itself.
             let _ = displaced.shutdown(Shutdown::Both);
         }
         Some(ClientSlot { number, since: now, stage: Cell::new(stage), slots: self.clone() })

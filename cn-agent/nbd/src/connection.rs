@@ -25,32 +25,28 @@ use cxloe_client::vectored;
 pub const NEGOTIATION_MAX: Duration = Duration::from_secs(10);
 /// Longest sleep, after which the thread checks for the server's shutdown.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Limit of the bytes in flight while the thread spins; with more, it sleeps and leaves the processor to the agent.
+/// Maximum number of bytes in flight while the thread spins; with more, it sleeps and leaves the processor to
+/// the agent.
 const SPIN_BYTES_MAX: u64 = 16 << 10;
-/// Interval between an answer and the client's next request up to which the thread spins for the next request, a little
-/// longer than this, and so saves a sleep and a wake-up.
+/// Time that the thread spins after an answer, if the client's last request came this soon after an answer as
+/// well. That saves a sleep and a wake-up.
 const NEXT_SOON: Duration = Duration::from_micros(40);
 /// Bytes read at once from a socket in addition to the payload: room for some hundred headers.
 const HEADERS: usize = 16 << 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DisconnectReason {
-    /// It violates the protocol.
     #[error(transparent)]
     Violation(#[from] ProtocolViolation),
-    /// It has not chosen an export in time.
     #[error("it chose no export within {NEGOTIATION_MAX:?}")]
     Undecided,
-    /// It has been idle for too long.
     #[error("it sent no request for {0:?} (--idle)")]
     Idle(Duration),
-    /// Another client took its slot.
     #[error("it was idle, and its connection was needed for another client")]
     Displaced,
-    /// Its port failed.
+    /// The port for the client could not be opened.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// Its socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -93,7 +89,7 @@ struct Connection<'a> {
     headers: Vec<u8>,
 }
 
-/// Serves a client until the client leaves.
+/// Serves a client until it disconnects; requests that it has sent before that are still answered.
 ///
 /// # Errors
 /// Any [`DisconnectReason`].
@@ -133,6 +129,7 @@ impl Connection<'_> {
             let mut work = self.receive_input()?;
             work |= self.carry();
             work |= self.send_output()?;
+            // A client that disconnects still gets the answers to its earlier requests.
             if self.leaving && self.requests.is_empty() && self.output.is_empty() {
                 return Ok(());
             }
@@ -290,6 +287,7 @@ impl Connection<'_> {
             let Some(client) = port.client() else { return work };
             match client.take() {
                 Ok(None) => {
+                    // An agent that has answered no operation for this long counts as dead.
                     if self.requests.given() > 0 && self.progress.elapsed() > OPERATION_TIMEOUT {
                         break client.silent();
                     }
@@ -340,7 +338,8 @@ impl Connection<'_> {
         }
     }
 
-    /// At intervals, searches an agent for pending requests; returns whether one was found or requests have failed.
+    /// At intervals, looks for an agent for pending requests; returns whether one was found or requests have
+    /// failed.
     fn find_agent(&mut self) -> bool {
         let wait_limit = self.retry_limit();
         if wait_limit.now < self.again || !self.requests.is_waiting() {
@@ -392,6 +391,7 @@ impl Connection<'_> {
                 Ok(true)
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
+            // A client that has left takes no answers: that is no error.
             Err(_) if self.leaving => {
                 self.gone = true;
                 Ok(true)
@@ -417,6 +417,8 @@ impl Connection<'_> {
         }
         let mut agent = None;
         if let Some(client) = client {
+            // Marked asleep before the last check for news, so that the agent wakes this thread for all later
+            // ones.
             client.set_asleep(true);
             if client.news() {
                 client.set_asleep(false);

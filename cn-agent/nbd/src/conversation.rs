@@ -26,7 +26,7 @@ const BLOCK_MIN: u32 = 512;
 const BLOCK_PREFERRED: u32 = 4096;
 /// Longest data of an option, in bytes: a name of 4,096 bytes, and many information requests.
 const OPTION_DATA_MAX: u32 = 16 << 10;
-/// Limit of options before an export is chosen.
+/// Maximum number of options before an export is chosen.
 const OPTIONS_MAX: u32 = 256;
 
 /// The export offered to a client.
@@ -36,7 +36,6 @@ pub struct Offer {
     pub name: String,
     /// Size of the export in bytes, or the reason why it is unavailable.
     pub size: Result<u64, Unavailable>,
-    /// Whether writes are refused.
     pub read_only: bool,
 }
 
@@ -54,16 +53,12 @@ pub enum Unavailable {
 pub struct ExportRequest {
     /// Number by which the client recognises the answer.
     pub cookie: u64,
-    /// Operation to carry out.
     pub command: ExportCommand,
 }
 
-/// Operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExportCommand {
-    /// Read a range of the export.
     Read {
-        /// Offset of the first byte.
         offset: u64,
         /// Length in bytes, up to [`LENGTH_MAX`].
         length: u32,
@@ -72,21 +67,17 @@ pub enum ExportCommand {
     },
     /// Write a range of the export; the data follows as [`ConversationStep::Payload`].
     Write {
-        /// Offset of the first byte.
         offset: u64,
         /// Length in bytes, up to [`LENGTH_MAX`].
         length: u32,
     },
-    /// Fill a range of the export with zeros.
     WriteZeroes {
-        /// Offset of the first byte.
         offset: u64,
         /// Length in bytes.
         length: u32,
     },
     /// Discard the content of a range of the export.
     Trim {
-        /// Offset of the first byte.
         offset: u64,
         /// Length in bytes.
         length: u32,
@@ -103,7 +94,6 @@ pub enum ConversationStep {
     /// Take this many bytes of the last write's payload, never 0: [`Conversation::payload`] returns those already
     /// received, and [`Conversation::paid`] has to be called for those that bypass the conversation.
     Payload(u32),
-    /// Carry out this request.
     Carry(ExportRequest),
     /// Send the output and disconnect the client.
     Leave,
@@ -112,27 +102,21 @@ pub enum ConversationStep {
 /// Violation of the protocol after which the beginning of the next message is unknown, so the client is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolViolation {
-    /// It does not use the fixed newstyle protocol, or set unknown flags.
+    /// The client does not use the fixed newstyle protocol, or set unknown flags.
     #[error("the client answered the greeting with flags {0:#x}; it has to use the fixed newstyle protocol")]
     Flags(u32),
-    /// Not an option where one is due.
     #[error("the client sent something else where an option has to begin")]
     NoOption,
-    /// An option that is too long.
     #[error("the client sent option {option} with {length} bytes of data; it may have {OPTION_DATA_MAX}")]
     LongOption {
-        /// Number of the option.
         option: u32,
         /// Length of the option's data in bytes.
         length: u32,
     },
-    /// Too many options.
     #[error("the client sent more than {OPTIONS_MAX} options without choosing an export")]
     ManyOptions,
-    /// Not a request where one is due.
     #[error("the client sent something else where a request has to begin")]
     NoRequest,
-    /// A payload that is too long.
     #[error("the client announced a write of {0} bytes; it may have {LENGTH_MAX}")]
     LongPayload(u32),
 }
@@ -168,7 +152,7 @@ pub struct Conversation {
     input: Vec<u8>,
     /// Length in bytes of the consumed part at the beginning of `input`.
     taken: usize,
-    /// Output from before the first request.
+    /// Greeting and replies to options that are not in the output yet.
     said: Vec<u8>,
 }
 
@@ -190,7 +174,6 @@ impl Conversation {
         }
     }
 
-    /// Whether the client has not chosen an export yet.
     pub(crate) fn is_negotiating(&self) -> bool {
         matches!(self.phase, NegotiationPhase::Greeted | NegotiationPhase::Options)
     }
@@ -266,7 +249,7 @@ impl Conversation {
         &self.input[self.taken..]
     }
 
-    /// A request for the bytes that are missing for `length` bytes; `None` if they are there.
+    /// Step that requests the bytes missing to a total of `length`; `None` if none is missing.
     fn missing(&self, length: usize) -> Option<ConversationStep> {
         length.checked_sub(self.rest().len()).filter(|missing| *missing > 0).map(ConversationStep::Receive)
     }
@@ -374,7 +357,6 @@ impl Conversation {
         }
     }
 
-    /// Description of the export, for the client's user.
     fn description(&self) -> String {
         format!("region {} in remote memory (CXL over Ethernet)", self.offer.name)
     }

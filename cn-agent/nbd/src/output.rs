@@ -7,7 +7,7 @@ use super::wire::{CHUNK_DATA, CHUNK_ERROR, CHUNK_NONE, Errno, put_chunk, put_chu
 use cxloe_client::memory::SharedMemory;
 use cxloe_client::vectored::SendSlice;
 
-/// Limit of an error's text, in bytes.
+/// Maximum length of an error's text in bytes.
 pub const TEXT_MAX: usize = 1024;
 
 #[derive(Debug)]
@@ -39,7 +39,6 @@ impl Output {
         self.structured
     }
 
-    /// Whether no output waits.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }

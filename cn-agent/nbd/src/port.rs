@@ -17,30 +17,20 @@ use cxloe_client::message::RefusalReason;
 use cxloe_client::ring::{Operation, Submission};
 use cxloe_cn_core::engine::EngineError;
 
-/// Reason why a region is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The agent has no such region.
     #[error("region {region} is not attached at the agent at {}; `cn-agent list` shows those that are", .agent.display())]
-    NoRegion {
-        /// Name of the region.
-        region: String,
-        /// Path of the agent's socket.
-        agent: PathBuf,
-    },
-    /// The region is not the one that the client connected to.
+    NoRegion { region: String, agent: PathBuf },
     #[error(
         "region {region} is at HPA {found:#x} now, no longer at {expected:#x}: it is another region of that name"
     )]
     Moved {
-        /// Name of the region.
         region: String,
         /// Address of the region when the client connected.
         expected: u64,
         /// Present address of the region.
         found: u64,
     },
-    /// The server is shutting down.
     #[error("the server is ending")]
     Ending,
     /// The agent's error, or a memory node's.
@@ -51,9 +41,7 @@ pub enum PortError {
 /// Location of a region, and the limits of waiting for it.
 #[derive(Clone, Debug)]
 pub struct RegionLocation {
-    /// Path of the agent's socket.
     pub agent: PathBuf,
-    /// Name of the region.
     pub region: String,
     /// Longest time that an operation waits for an absent agent or memory node.
     pub wait_limit: Duration,
@@ -131,7 +119,6 @@ impl Port {
         self.client.submit(Submission { tag, operation, hpa: self.hpa + offset }, patch.then_some(&line));
     }
 
-    /// Records that the agent's port has failed.
     pub fn mark_lost(&mut self) {
         self.is_there = false;
     }
@@ -166,6 +153,7 @@ fn connect(place: &RegionLocation, expected: u64) -> Result<client::Port, PortEr
 /// Whether the error may be temporary: an agent that is starting, or a session that is being opened.
 pub fn is_transient(error: &PortError) -> bool {
     match error {
+        // An agent that has just started has not attached its regions yet.
         PortError::NoRegion { .. } => true,
         PortError::Moved { .. } | PortError::Ending => false,
         PortError::Agent(error) => match error {

@@ -37,13 +37,14 @@ use super::wire::Errno;
 use cxloe_client::memory::SharedMemory;
 use cxloe_client::ring::{ENTRIES, Lines, Operation};
 
-/// Limit of a client's requests in progress.
+/// Maximum number of a client's requests in progress.
 const REQUESTS_MAX: usize = 128;
-/// Limit of a client's parts: the operations that a port takes.
+/// Maximum number of a client's parts: the operations that a port takes.
 const PARTS_MAX: usize = ENTRIES;
-/// Limit of the answers that a client has not taken, in bytes without data, above which no further request is read.
+/// Number of bytes of answers, without data, that a client may leave untaken; with more, no further request
+/// is read.
 const WAITING_MAX: usize = 64 << 10;
-/// Limit of the bytes staged for reads that must be answered in one chunk.
+/// Maximum number of bytes staged for reads that must be answered in one chunk.
 const STAGED_MAX: usize = LENGTH_MAX as usize;
 /// Number of bytes zeroed by one part, a multiple of the page size.
 const ZERO_PART: u64 = 1 << 20;
@@ -188,7 +189,7 @@ impl Requests {
         let Some(slot) = &mut self.slots[usize::from(at)] else { return false };
         let Some(tag) = self.free_parts.last().copied() else { return false };
         if slot.way == DataHandling::StagedRead && slot.staged.is_empty() {
-            // The first staged read may exceed the limit.
+            // A single staged read may have any length, so that it is served at all.
             if self.staged > 0 && self.staged + slot.length as usize > STAGED_MAX {
                 return false;
             }
@@ -313,6 +314,7 @@ impl Requests {
             }
             DataHandling::Write if whole => Operation::WriteBytes(lines),
             DataHandling::Zero if whole => Operation::Zero(lines.count),
+            // A patch keeps the rest of the line, which other clients may write at the same time.
             DataHandling::Write | DataHandling::Zero => {
                 Operation::Patch(u64::MAX >> (LINE - part.length) << part.within())
             }
@@ -366,6 +368,7 @@ impl Requests {
     ) -> Option<bool> {
         let (tag, part) = self.take_given(tag)?;
         let slot = self.slots[usize::from(part.slot)].as_mut()?;
+        // The limit counts from the first failure; at shutdown it is over at once.
         let until = retry_limit.now + retry_limit.most;
         let until = (*slot.until.get_or_insert(until)).min(until);
         if is_transient && retry_limit.now < until && slot.failed.is_none() {
@@ -425,7 +428,6 @@ impl Requests {
         self.free_part(tag);
     }
 
-    /// Records that `bytes` staged bytes have been sent.
     pub fn staged_sent(&mut self, bytes: usize) {
         self.staged -= bytes;
     }

@@ -85,6 +85,7 @@ fn accept(socket: &Bound, shared: &Arc<ServerState>) {
             Err(error) => warn!(%error, "a client could not be served"),
         }
     }
+    // Closed for reading only: requests that were received completely are still answered.
     shared.slots.shut_down(Shutdown::Read);
     let deadline = Instant::now() + LEAVE_MAX;
     while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
@@ -112,6 +113,7 @@ fn next_client(socket: &Bound, shared: &ServerState) -> Option<UnixStream> {
                 }
             }
             Err(error) => {
+                // A pause, because the next attempt would most likely fail as well.
                 warn!(%error, "cannot accept a client");
                 thread::sleep(Duration::from_millis(LOOK_MS.into()));
             }

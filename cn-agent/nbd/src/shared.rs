@@ -6,24 +6,20 @@ use std::time::Duration;
 use super::client_slot::ClientSlots;
 use super::port::RegionLocation;
 
-/// Options of the server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Agent's socket, name of the region, and the limits of waiting for them.
     pub place: RegionLocation,
-    /// Whether writes are refused.
     pub read_only: bool,
-    /// Limit of clients connected at a time.
+    /// Maximum number of clients connected at a time.
     pub connections_max: usize,
     /// Time after which a client without requests is disconnected.
     pub idle: Option<Duration>,
 }
 
-/// State shared by accepting and serving threads.
 #[derive(Debug)]
 pub struct ServerState {
     pub options: Options,
-    /// Slots of the connected clients.
     pub slots: ClientSlots,
 }
 

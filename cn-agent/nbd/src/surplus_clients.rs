@@ -15,7 +15,7 @@ use cxloe_client::vectored;
 use super::conversation::{Conversation, ConversationStep, Offer, Unavailable};
 use super::output::Output;
 
-/// Limit of clients that are answered at a time; further ones are disconnected without an answer.
+/// Maximum number of clients that are answered at a time; further ones are disconnected without an answer.
 const ANSWERED_MAX: usize = 4;
 /// Longest time for a client to request the export and to take the answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ impl SurplusClients {
         let offer = Offer { name: name.into(), size: Err(Unavailable::Full(why)), read_only: false };
         let answer = move || {
             let _answered = answered;
-            // An error of a client that is not served has no consequence.
+            // Ignored: nothing depends on a client that is not served.
             let _ = converse(stream, Conversation::new(offer));
         };
         // If no thread can be started, the client is disconnected without an answer.

@@ -59,7 +59,6 @@ bitflags! {
         const MULTI_CONN = 1 << 8;
     }
 
-    /// Flags of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ClientFlags: u16 {
         /// Answer only once the data is as durable as after a flush.
@@ -102,16 +101,13 @@ impl From<u32> for OptionCode {
     }
 }
 
-/// Replies to options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OptReply {
     Ack = 1,
     /// Name of an export, in reply to a list request.
     Server = 2,
-    /// Information about an export.
     Info = 3,
-    /// The option is not supported.
     Unsupported = 1 << 31 | 1,
     /// The server's policy forbids the option.
     Policy = 1 << 31 | 2,
@@ -151,7 +147,6 @@ pub enum Errno {
     Overflow = 75,
 }
 
-/// Type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     Read,
@@ -162,9 +157,7 @@ pub enum RequestKind {
     Flush,
     /// Discard a range.
     Trim,
-    /// Fill a range with zeros.
     WriteZeroes,
-    /// Any other type.
     Other(u16),
 }
 
@@ -228,7 +221,6 @@ pub fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     whole.then(|| (name, asked.iter().map(|number| u16::from_be_bytes(*number)).collect()))
 }
 
-/// Appends a reply to the option of this number.
 pub fn put_option_reply(out: &mut Vec<u8>, option: u32, reply: OptReply, data: &[&[u8]]) {
     out.extend(OPTION_REPLY.to_be_bytes());
     out.extend(option.to_be_bytes());

@@ -15,6 +15,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::geteuid;
 
+/// Seals of every file. The size is fixed, so no program can shrink a file that the agent has mapped.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 /// Permission bits of users other than the owner.
 const OTHERS: u32 = 0o077;
@@ -31,13 +32,12 @@ pub enum Purpose {
 /// Reason why a file does not count as an agent's own.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAgentFile {
-    /// It belongs to another user, who may have written it.
+    /// The file belongs to another user, who may have written it.
     #[error("the file was made by user {0}, and not by an agent of this one's user")]
     Forged(u32),
-    /// It is no memory file, was created for another purpose, or its size or mode is not fixed.
+    /// The file is no memory file, was created for another purpose, or its size or mode is not fixed.
     #[error("the file was not made for this purpose by an agent")]
     Other,
-    /// A system call failed.
     #[error("the file cannot be inspected: {0}")]
     Io(#[from] io::Error),
 }

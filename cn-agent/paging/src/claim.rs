@@ -29,14 +29,15 @@ impl Space {
         self.owners = if owns { self.owners + 1 } else { self.owners.saturating_sub(1) };
     }
 
-    /// Whether the space has no owner, and no member of a dead agent is expected.
+    /// Whether the space has neither an owner nor a member, and no member of a dead agent is expected to
+    /// rejoin.
     pub(super) fn is_idle(&self) -> bool {
         self.owners == 0 && self.memory.mappings().iter().next().is_none() && self.takeover.is_none()
     }
 }
 
 impl Spaces {
-    /// Claims the space of a region for a mapping request.
+    /// Makes the requester an owner of the region's space, if there is one and this module's rules allow it.
     ///
     /// # Errors
     /// The kernel's error.
@@ -48,10 +49,12 @@ impl Spaces {
         let joins = match (request.resume, shared) {
             (true, true) => true,
             (true, false) => space.owners() == 0,
+            // A request for zeroed memory gets a new space, unless other processes still use this one.
             (false, true) => !(space.is_suspended() || (idle && request.fresh)),
             (false, false) => false,
         };
         if alike && joins {
+            // An idle space gets a new owner here, so its content is not to be dropped any more.
             space.unwanted &= !idle;
             if idle && !request.resume {
                 space.set_limit(limit_pages(request.limit, space.options().pages));
@@ -71,7 +74,7 @@ impl Spaces {
         Ok(MapClaim::Free)
     }
 
-    /// Removes an owner that drops the space's content: if that was the last owner, nothing is written back.
+    /// Removes an owner that gives the space's content up: if it was the last owner, nothing is written back.
     pub fn discard(&mut self, id: u64) {
         let here = |place: &Option<Box<Space>>| place.as_ref().is_some_and(|s| s.options().id == id);
         let Some(at) = self.list.0.iter().position(here) else { return };
@@ -107,14 +110,15 @@ impl Spaces {
         }
     }
 
-    /// Marks the region at `hpa` as attached again.
+    /// Reverses [`dropped`](Self::dropped): a region is attached at `hpa` again, so dirty pages are written
+    /// back.
     pub fn attached(&mut self, hpa: u64) {
         if let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) {
             space.unwanted = false;
         }
     }
 
-    /// Adds (`owns`) or removes an owner of the space with number `id`.
+    /// Adds an owner to the space with number `id`, or removes one if `owns` is false.
     pub fn own(&mut self, id: u64, owns: bool) {
         if let Some(space) = self.get_mut(id) {
             space.own(owns);
@@ -255,7 +259,6 @@ mod tests {
         assert!(matches!(spaces.claim(&fresh), Ok(MapClaim::Free)), "zeros are wanted");
     }
 
-    /// Marks 64 pages of the space `id` dirty.
     fn dirty(spaces: &mut Spaces, id: u64) {
         let space = spaces.get(id).unwrap();
         let table = space.empty_table(ONLY).unwrap();

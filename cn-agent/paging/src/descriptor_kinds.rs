@@ -1,15 +1,17 @@
-//! Kind of the file that a descriptor of a client stands for, found without a call that the client could delay.
+//! Tells which kind of file a client has passed, by calls that a client's file system cannot delay.
+
+#![expect(unsafe_code, reason = "getsockopt takes raw pointers")]
 
 use std::fs::read_link;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Whether a descriptor is a userfaultfd. The name is the kernel's own: no path begins with it.
+/// Whether a descriptor is a userfaultfd, by the kernel's name for it. No path equals that name: paths begin
+/// with `/`.
 pub fn is_userfaultfd(descriptor: impl AsFd) -> bool {
     let name = read_link(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd()));
     name.is_ok_and(|name| name.as_os_str() == "anon_inode:[userfaultfd]")
 }
 
-/// Whether a descriptor is a Unix socket.
 pub fn is_unix_socket(descriptor: impl AsFd) -> bool {
     let (mut domain, mut length) = (0, size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: the kernel writes a number into a live value of the length named.

@@ -1,5 +1,7 @@
 //! Joining a space: as a new process, as a forked child, or again after the agent was restarted.
 
+#![expect(unsafe_code, reason = "registering memory with a userfaultfd changes what its pages contain")]
+
 use std::os::fd::AsFd;
 
 use cxloe_member::wire::{JoinReply, NO_VIEW, NOT_YET, REFUSED, WELCOME};
@@ -44,7 +46,7 @@ pub fn unseen(pid: u32) -> String {
 }
 
 impl Spaces {
-    /// Adds a process as a member and sends the answer, with the reason if it is refused.
+    /// Makes a process a member if the checks pass, and sends it the answer, with the reason of a refusal.
     pub fn join(&mut self, mut joining: JoinAttempt) {
         // A process that rejoins was admitted by the agent's predecessor.
         let user = self.get(joining.space).filter(|_| !joining.resume).and_then(|space| space.options().user);
@@ -72,14 +74,15 @@ impl Spaces {
 }
 
 impl Space {
-    /// Whether a user's processes may map this space's memory. Permitted are the owner, root, and the agent's user;
-    /// without an owner, everyone who may use this agent. Spaces of root's programs are open to all processes that
-    /// they start, whatever user those run as: no other process knows the space's number.
+    /// Whether a user's processes may map this space's memory. The owner, root and the agent's user may;
+    /// without an owner, so may everyone who can use this agent. A space of the owner root is open to all
+    /// users, because root's program may start processes of other users, and no other process has the
+    /// space's number.
     fn admits(&self, uid: u32) -> bool {
         has_all_rights(uid) || self.options.owner.is_none_or(|owner| owner == uid || owner == 0)
     }
 
-    /// Identity of the process that joins, checked against its user.
+    /// Identifies the process that joins, and checks that it has only the rights of the connection's user.
     fn process(&self, joining: &JoinAttempt) -> Result<Process, JoinRefusal> {
         Process::of(joining.pid, joining.peer_uid).map_err(|error| match error {
             ProcessError::Ended(pid) => refused(unseen(pid)),
@@ -87,8 +90,9 @@ impl Space {
         })
     }
 
-    /// Checks that a process which is no member yet passed the files through which its pages are to be seen. A child
-    /// that may not open its files joins without: its pages stay where they are.
+    /// Checks that a process which joins for the first time has passed the files through which the agent
+    /// reads its pages. A forked child that cannot open its files joins without them; then its pages are not
+    /// evicted.
     fn check_files(&self, joining: &JoinAttempt) -> Result<(), JoinRefusal> {
         let enough = match self.options.kind {
             MappingKind::Shared => true,
@@ -179,7 +183,7 @@ impl Space {
         let uffd = Self::uffd(joining)?;
         let (features, modes) = required_features(self.options.kind);
         if self.options.kind != MappingKind::Foreign {
-            // The thread's number is used to serve the fault on the best CPU.
+            // Fault events carry the thread's id, so that the worker can choose the best CPU for the answer.
             uffd.handshake(features | Features::THREAD_ID).map_err(refused)?;
             let range = joining.address..joining.address + joining.bytes;
             // SAFETY: the memory belongs to another process, which requested the registration.
@@ -268,7 +272,7 @@ impl Space {
                 return Err(JoinRefusal { status: NOT_YET, text });
             }
             if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
-                // The files that it passed first are kept.
+                // The files that the member passed when it first joined are kept.
                 let link = joining.socket.take().map(MemberLink::new);
                 dispose(std::mem::replace(&mut mapped.link, link));
                 let evicts = self.options.kind != MappingKind::Private || mapped.is_readable();
@@ -290,7 +294,7 @@ impl Space {
         }
         let mapping = self.pager.add_mapping(view).map_err(refused)?;
         let mapped = self.mapped(joining, uffd.into_inner(), process, nonce);
-        // Threads whose faults the dead agent left unserved retry.
+        // Wakes threads whose faults the dead agent left unserved: they fault again.
         if let Err(error) = mapped.uffd.wake(mapped.all()) {
             dispose(mapped);
             return Err(refused(error));

@@ -1,7 +1,7 @@
 //! # cxloe-paging: mapped regions by userfaultfd
 //!
-//! Pages of a mapped region are fetched from memory nodes on first touch. The [pager](cxloe_cn_core::pager) decides;
-//! this crate carries out its decisions in the kernel.
+//! Pages of a mapped region are fetched from memory nodes on first touch. The [pager](cxloe_cn_core::pager)
+//! decides which pages to fetch, map and evict; this crate carries that out with system calls.
 //!
 //! ```text
 //!   program --fault--> userfaultfd --+                          +--> Transfers --bursts--> Engine
@@ -9,16 +9,17 @@
 //!   helper  <--------> socket <------+                          +<--- Sink <-----------------+
 //! ```
 //!
-//! **Ownership.** [`Spaces`] own everything: the [`Transfers`](cxloe_cn_core::transfers::Transfers) that all regions
-//! share, and each [`Space`], a region being paged. A space owns its [`Pager`](cxloe_cn_core::pager::Pager), the
-//! kernel's side of it ([`memory`]), its [`SharedState`](shared_state::SharedState), and the connections of its members
-//! ([`member`]). It borrows the transfers to handle an event. The driver of the engine calls [`Spaces::serve`] in each
-//! of its rounds. Only that thread is involved in a fault, and none of its steps waits.
+//! **Ownership.** [`Spaces`] own everything: the [`Transfers`](cxloe_cn_core::transfers::Transfers) that all
+//! regions share, and each [`Space`], a region being paged. A space owns its
+//! [`Pager`](cxloe_cn_core::pager::Pager), the kernel's side of it ([`memory`]), its
+//! [`SharedState`](shared_state::SharedState), and the connections of its members ([`member`]). It borrows
+//! the transfers to handle an event. The driver of the engine calls [`Spaces::serve`] in each of its rounds.
+//! That thread alone serves faults, and it never waits for a node or for another thread.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `spaces` | all spaces of one engine |
-//! | `space` | one of them: events, members, end, lack of room, taking over |
+//! | `space` | one space: events, members, end, lack of room, taking over |
 //! | [`agent_file`] | memory files that agents create and recognise |
 //! | [`descriptor_kinds`] | what kind of file a client has passed |
 //! | `claim` | ownership of spaces |
@@ -51,7 +52,7 @@ pub use space::suspension::{OnSuspended, PageNotes};
 pub use space::{MakeError, NewSpace, Space};
 pub use spaces::{JoinAttempt, Spaces};
 
-/// The longest prefix of `text` that fits a [`JoinReply`](cxloe_member::wire::JoinReply).
+/// Returns the longest prefix of `text` that fits into a [`JoinReply`](cxloe_member::wire::JoinReply).
 pub fn cut(text: &str) -> &str {
     let mut end = text.len().min(cxloe_member::wire::TEXT_MAX);
     while !text.is_char_boundary(end) {

@@ -16,12 +16,11 @@ use cxloe_closer::dispose;
 /// Maximum number of orders to drop pages that a member has not answered yet.
 const ORDERS_MAX: usize = 64;
 
-/// Record of a forked child, sent with the child's userfaultfd to the process that keeps it.
+/// Record of a forked child. The agent sends it, with the child's userfaultfd, to the keeper process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForkedChild {
-    /// Number of the child's view.
     pub view: u16,
-    /// Address range of the child's memory.
+    /// Address range of the paged memory in the child.
     pub memory: Range<u64>,
 }
 
@@ -29,7 +28,6 @@ impl ForkedChild {
     /// Length of the encoded record in bytes.
     pub const BYTES: usize = 24;
 
-    /// Encodes the record for [`decode`](Self::decode).
     pub fn encode(&self) -> [u8; ForkedChild::BYTES] {
         let mut bytes = [0; ForkedChild::BYTES];
         let words = [u64::from(self.view), self.memory.start, self.memory.end];
@@ -42,7 +40,7 @@ impl ForkedChild {
         bytes
     }
 
-    /// Decodes a record; `None` if its fields are impossible.
+    /// Decodes a record; `None` if the view's number is too large or the range is empty.
     pub fn decode(bytes: &[u8; ForkedChild::BYTES]) -> Option<ForkedChild> {
         let [view, start, end] = [0, 1, 2].map(|index| u64::from_le_bytes(bytes.as_chunks().0[index]));
         let memory = start..end;
@@ -50,7 +48,6 @@ impl ForkedChild {
     }
 }
 
-/// The agent's end of one member's connection.
 #[derive(Debug)]
 pub struct MemberLink {
     socket: Socket,
@@ -79,7 +76,6 @@ pub enum MemberMessage {
 }
 
 impl MemberLink {
-    /// A link over the connection `socket`.
     pub fn new(socket: OwnedFd) -> MemberLink {
         MemberLink {
             socket: Socket::from(socket),
@@ -89,12 +85,11 @@ impl MemberLink {
         }
     }
 
-    /// Descriptor of the connection, to be polled.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Answers a request to join; the member has to keep the descriptors that are sent along.
+    /// Answers a request to join. The member keeps the descriptors sent with the answer.
     pub fn welcome(&mut self, welcome: &JoinReply, text: &str, descriptors: &[BorrowedFd<'_>]) {
         let mut bytes = welcome.encode().to_vec();
         bytes.extend_from_slice(text.as_bytes());
@@ -109,7 +104,8 @@ impl MemberLink {
         !self.broken
     }
 
-    /// Orders the member to drop pages; `false` if the order cannot be sent.
+    /// Orders the member to drop pages; `false` if the order cannot be sent, or too many orders are
+    /// unanswered.
     pub(crate) fn order_drop(&mut self, ranges: &[Range<u32>]) -> bool {
         if self.broken || self.ordered.len() + ranges.len().div_ceil(RANGES_MAX) > ORDERS_MAX {
             return false;
@@ -120,19 +116,18 @@ impl MemberLink {
                 *place = Pages { first: range.start, count: range.end - range.start };
             }
             let order = Message::new(MessageKind::Drop, &pages[..some.len()]);
-            // If the connection fails here, the end of the mapping settles the order.
+            // A failure is ignored: it ends the mapping, and the end of a mapping settles its orders.
             self.send_message(&order);
             self.ordered.push_back(order);
         }
         true
     }
 
-    /// Removes and returns the member's unanswered orders, oldest first.
     pub(crate) fn take_ordered(&mut self) -> VecDeque<Message> {
         std::mem::take(&mut self.ordered)
     }
 
-    /// Notifies the member that a page is lost.
+    /// Notifies the member that the content of a page is lost.
     pub fn lost(&mut self, page: u32) {
         self.send_message(&Message::new(MessageKind::Lost, &[Pages { first: page, count: 1 }]));
     }
@@ -143,22 +138,22 @@ impl MemberLink {
         self.send_message(&Message::new(MessageKind::Unmarked, &[Pages { first: page, count: 1 }]))
     }
 
-    /// Notifies the member of the reason of losses that follow.
+    /// Sends the member the reason for the losses that are reported next.
     pub fn why(&mut self, text: &str) {
         self.send_message(&Message::words(MessageKind::Why, text));
     }
 
-    /// Permits the member to discard the pages that it has announced.
+    /// Permits the member to discard the pages that it announced last.
     pub fn discarded(&mut self) {
         self.send_message(&Message::new(MessageKind::Discarded, &[]));
     }
 
-    /// Notifies the member that the region has been full for too long.
+    /// Notifies the member that its region has had no free slot for too long; the member then ends its
+    /// process.
     pub fn full(&mut self) {
         self.send_message(&Message::new(MessageKind::Full, &[]));
     }
 
-    /// Notifies the member that the agent ends.
     pub fn notify_shutdown(&mut self) {
         self.send_message(&Message::new(MessageKind::Bye, &[]));
     }
@@ -182,7 +177,7 @@ impl MemberLink {
             }
             let mut sent = Descriptors::new();
             let received = self.socket.try_receive(self.inbox.room(), &mut sent);
-            // Members send none with these messages.
+            // Members pass no descriptors with these messages.
             if !sent.is_empty() {
                 dispose(sent);
             }

@@ -1,10 +1,10 @@
-//! Identity of a process, and what it shows of its memory. Its number alone identifies nothing: after the process has
-//! ended it may belong to another one, and after `execve` the process runs another program in other memory, perhaps
-//! with more rights.
+//! Identity of a process, and access to its memory. A process id alone identifies nothing: after the process
+//! has ended, the id may belong to another one, and after `execve` the process runs another program in other
+//! memory, perhaps with more rights.
 //!
-//! So the agent opens nothing of a process by its number. The process opens its memory and its page table itself, with
-//! its own rights, and passes the open files. They belong to the memory that the process had then. Once that memory is
-//! gone, nothing can be read through them, even if the process's number is in use.
+//! So the agent opens nothing of a process by its number. The process opens its memory and its page table
+//! itself, with its own rights, and passes the open files. They belong to the memory that the process had
+//! then. Once that memory is gone, nothing can be read through them, even if the process's number is in use.
 
 use std::fs::{File, read_link, read_to_string};
 use std::io;
@@ -19,26 +19,23 @@ use crate::uffd::pagemap::{self, is_something};
 use crate::uffd::{Access, Uffd, UffdError};
 use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// Reason why a process is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// There is none, or it has just ended.
+    /// No process has this id, or the process has just ended.
     #[error("there is no process {0} any more")]
     Ended(u32),
-    /// It belongs to another user than the requester.
+    /// The process belongs to another user than the requester, or has more rights than that user.
     #[error(
         "process {pid} is not one of user {uid}'s, who asks for it: it belongs to another user, or runs with other rights"
     )]
     Another {
-        /// Process id that the request names.
         pid: u32,
         /// User id of the process that requested this.
         uid: u32,
     },
-    /// A descriptor is no file of its kind.
+    /// A passed descriptor is not the file of this name in `/proc/PID`.
     #[error("what came as /proc/PID/{0} is no such file; the process has to open it itself")]
     OtherFile(&'static str),
-    /// The files of the process did not come.
     #[error("the process did not pass its /proc/self/mem and /proc/self/pagemap, through which it is paged")]
     NoFiles,
     /// The files do not show the memory that the userfaultfd serves.
@@ -49,7 +46,7 @@ pub enum ProcessError {
     FirstPage(UffdError),
 }
 
-/// Files by which a process shows its memory.
+/// The files `/proc/self/mem` and `/proc/self/pagemap`, as a process has opened and passed them.
 #[derive(Debug, Default)]
 pub struct MemoryFiles {
     memory: Option<File>,
@@ -57,8 +54,8 @@ pub struct MemoryFiles {
 }
 
 impl MemoryFiles {
-    /// Checks that the descriptors, of the memory and of the page table, are what they came as. A file that a program
-    /// passes may belong to any file system, also to one that never answers: not to be called in a thread that serves.
+    /// Checks that the descriptors are a `/proc/PID/mem` and a `/proc/PID/pagemap`. A program may pass a file
+    /// of any file system, even of one that never answers, so the serving thread must not call this.
     ///
     /// # Errors
     /// [`ProcessError::OtherFile`].
@@ -67,21 +64,19 @@ impl MemoryFiles {
         Ok(MemoryFiles { memory: check(memory, "mem")?, table: check(table, "pagemap")? })
     }
 
-    /// Whether the page table is there.
     pub(crate) fn has_table(&self) -> bool {
         self.table.is_some()
     }
 
-    /// Whether the memory and the page table are there.
     pub(crate) fn is_complete(&self) -> bool {
         self.memory.is_some() && self.table.is_some()
     }
 }
 
-/// The file `name` in the folder of a process, if `fd` is one.
+/// Returns `fd` as a file if it is the file `name` in `/proc/PID` of any process.
 fn file_of_process(fd: OwnedFd, name: &'static str) -> Result<File, ProcessError> {
     let other = |_| ProcessError::OtherFile(name);
-    // The kernel's own words for a descriptor, for which it asks no file system.
+    // The kernel itself writes the link's text: no file system is asked for it, so none can block this call.
     let path =
         read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| ProcessError::OtherFile(name))?;
     if path.file_name().is_none_or(|last| last != name) {
@@ -93,7 +88,7 @@ fn file_of_process(fd: OwnedFd, name: &'static str) -> Result<File, ProcessError
     Ok(File::from(fd))
 }
 
-/// One process, distinguished from later ones with its number.
+/// One process, distinguished by its start time from later ones with the same id.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -102,8 +97,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process `pid` on behalf of the user `uid`, who must be its only user, unless that is root or the agent's
-    /// user.
+    /// Identifies the process `pid` for the user `uid`. The process must run with that user's rights only,
+    /// unless `uid` is root or the agent's user.
     ///
     /// # Errors
     /// Any [`ProcessError`].
@@ -114,14 +109,14 @@ impl Process {
         Ok(process)
     }
 
-    /// This process, which shows its memory by these files.
+    /// Attaches the files through which the agent reads the process's memory.
     #[must_use]
     pub fn showing(self, files: MemoryFiles) -> Process {
         Process { files, ..self }
     }
 
-    /// Checks that the process has the rights of this user only. Nothing that the agent may do with the process follows
-    /// from this: the process may execute another program right after.
+    /// Checks that the process has no more rights than this user. A success permits nothing by itself: right
+    /// after the check, the process may execute another program.
     fn check(&self, uid: u32) -> Result<(), ProcessError> {
         let pid = self.pid;
         if has_all_rights(uid) {
@@ -140,9 +135,9 @@ impl Process {
         }
     }
 
-    /// Checks that the files show the memory that `uffd` serves: fills the page at `address`, which is absent, through
-    /// the one and reads it through the other. Returns the content's first word, by which a successor of this agent
-    /// checks the same ([`shows`](Self::shows)).
+    /// Checks that the files show the memory that `uffd` serves: writes random content to the absent page at
+    /// `address` through `uffd`, and reads it back through the files. Returns the first word of that content,
+    /// with which a successor of this agent repeats the check ([`shows`](Self::shows)).
     ///
     /// # Errors
     /// [`ProcessError::OtherMemory`], [`ProcessError::FirstPage`].
@@ -161,13 +156,13 @@ impl Process {
         if same && is_something(entry) { Ok(nonce[0]) } else { Err(ProcessError::OtherMemory) }
     }
 
-    /// Whether the page at `address` of the memory that the files show begins with this word.
+    /// Whether the memory that the files show has this word at `address`.
     pub(crate) fn shows(&self, word: u64, address: u64) -> bool {
         let mut shown = [0; 8];
         self.read(address, &mut shown).is_ok() && u64::from_le_bytes(shown) == word
     }
 
-    /// Whether the agent can read the process's memory.
+    /// Whether the process has passed both files, so that the agent can read its memory.
     pub(crate) fn is_readable(&self) -> bool {
         self.files.is_complete()
     }
@@ -178,7 +173,6 @@ impl Process {
         matches!((of("self"), of(&self.pid.to_string())), (Ok(ours), Ok(its)) if ours != its)
     }
 
-    /// Number of the process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -188,13 +182,14 @@ impl Process {
         self.started
     }
 
-    /// Whether the process still exists.
+    /// Whether the process still exists; a later process with the same id has another start time.
     pub fn is_there(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
 
-    /// Copies the process's memory from `address` on. The call never waits for an absent page of a userfaultfd, which
-    /// is an error; memory that is gone is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+    /// Copies the process's memory from `address` on. The call never waits for an absent page of a
+    /// userfaultfd: such a page is an error. Memory that no longer exists gives
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     ///
     /// # Errors
     /// The kernel's error.
@@ -203,13 +198,14 @@ impl Process {
         self.files.memory.as_ref().ok_or(io::ErrorKind::Unsupported)?.read_exact_at(into, address)
     }
 
-    /// Entries of the page table from `address` on, in the format of `/proc/PID/pagemap`; unavailable ones are 0.
+    /// Entries of the page table from `address` on, in the format of `/proc/PID/pagemap`; 0 where they cannot
+    /// be read.
     #[inline]
     pub fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
         self.try_entries(address).unwrap_or([0; N])
     }
 
-    /// As [`entries`](Self::entries), with the reason why they are unavailable.
+    /// Returns the same as [`entries`](Self::entries), or the reason why the entries cannot be read.
     ///
     /// # Errors
     /// The kernel's error; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) for memory that is gone.
@@ -224,7 +220,8 @@ pub fn has_all_rights(uid: u32) -> bool {
     Uid::from_raw(uid).is_root() || uid == geteuid().as_raw()
 }
 
-/// Values of the line `name` of a `/proc/PID/status`.
+/// Words behind `name` in the line of a `/proc/PID/status` that begins with it; none if there is no such
+/// line.
 fn line<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_default().split_whitespace()

@@ -11,6 +11,8 @@
 //! and others could never write it ([`agent_file`](crate::agent_file)). A state of another region, or of an earlier
 //! one of the same name, is recognised by its owner and its region's time of creation.
 
+#![expect(unsafe_code, reason = "state shared with the members is mapped, and read as atomic words")]
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
@@ -36,13 +38,11 @@ const NAME_WORDS: usize = 32;
 /// Number of words of the header, with the region's name at the end.
 const HEADER_WORDS: usize = NAME_AT + NAME_WORDS;
 
-/// Reason why a shared state is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedStateError {
-    /// A system call failed.
     #[error("the shared state of paged memory cannot be opened: {0}")]
     Io(#[from] io::Error),
-    /// It belongs to another release or region.
+    /// The header is not one of this release, or the file's size does not match it.
     #[error("the file is no shared state of this release")]
     OtherRelease,
     /// No agent created it: a program may have written it.
@@ -53,7 +53,6 @@ pub enum SharedStateError {
 /// Record of a process that maps a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Number of the process's view.
     pub view: u16,
     /// Process id; 0 while unknown.
     pub pid: u32,
@@ -124,7 +123,7 @@ fn table_bytes(pages: u32) -> usize {
 }
 
 impl SharedState {
-    /// A new shared state for a space with these options.
+    /// Creates the file of a shared state, for a space with these options.
     ///
     /// # Errors
     /// The kernel's error.
@@ -167,7 +166,7 @@ impl SharedState {
         Ok(SharedState { file, head, pages, views: views as u64 })
     }
 
-    /// Opens the shared state of a dead agent, and returns it with the options of its space, in which `hpa` is 0.
+    /// Opens the shared state of a dead agent. Returns it with the options of its space; `hpa` is 0 in them.
     ///
     /// # Errors
     /// Any [`SharedStateError`].
@@ -190,7 +189,8 @@ impl SharedState {
         Ok((shared_state, options))
     }
 
-    /// Stores the inode of the memory file with the space's pages, if processes share them.
+    /// Stores the inode of the memory file that processes share. A successor accepts no other file as this
+    /// space's pages.
     pub(crate) fn set_memory(&self, inode: u64) {
         self.head[14].store(inode, Ordering::Relaxed);
     }
@@ -208,17 +208,15 @@ impl SharedState {
         Ok(File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?.into())
     }
 
-    /// Stores the number of pages after growth of the region.
     pub(crate) fn set_pages(&self, pages: u32) {
         self.head[4].store(u64::from(pages), Ordering::Release);
     }
 
-    /// Stores another limit of resident pages.
     pub fn set_limit(&self, limit: u32) {
         self.head[5].store(u64::from(limit), Ordering::Relaxed);
     }
 
-    /// Maps the table of a view.
+    /// Maps the table of a view: one entry for each page, shared with a successor of this agent.
     ///
     /// # Errors
     /// The kernel's error; [`io::ErrorKind::InvalidInput`] if there is no such view.
@@ -238,6 +236,7 @@ impl SharedState {
     /// Stores the record of a mapping; `None` removes it.
     pub(crate) fn set_record(&self, mapping: u16, record: Option<Record>) {
         let words = self.record_at(usize::from(mapping));
+        // Marked unused first: an agent that is killed here leaves no mixture of two records.
         words[0].store(0, Ordering::Release);
         if let Some(Record { view, pid, started, address, nonce }) = record {
             let values = [u64::from(view), u64::from(pid), started, address, nonce];
@@ -246,7 +245,7 @@ impl SharedState {
         }
     }
 
-    /// All records of mappings.
+    /// Records that are in use and name an existing view.
     pub fn records(&self) -> Vec<Record> {
         let record = |mapping| {
             let [used, view, pid, started, address, nonce] =
@@ -314,8 +313,8 @@ fn options_of(header: &[u64; HEADER_WORDS]) -> Option<SpaceOptions> {
     })
 }
 
-/// Views in a shared state, read without write access, each with whether its process is known: the process of a
-/// forked child is unknown until it joins.
+/// Views recorded in a shared state, each with whether its process is known. The process of a forked child is
+/// unknown until it joins. Only read access to the file is needed.
 ///
 /// # Errors
 /// The kernel's error.

@@ -31,8 +31,8 @@ use cxloe_cn_core::user_shares::{RESERVE, ShareReached, SharedResource, UserShar
 const DIRECT_MAX: usize = 4;
 /// Number of rounds between two polls for members' messages.
 const ROUNDS: u32 = 32;
-/// Number of rounds between two polls of userfaultfds while a page is in flight: the thread that waits for the page
-/// does not fault, and the page arrives over the link.
+/// Number of rounds between two polls of userfaultfds while a demanded page is in flight. The thread that
+/// waits for the page cannot fault again, and the link, on which the page arrives, is polled in every round.
 const LOOKS_BESIDE_DEMAND: u32 = 4;
 /// Maximum number of descriptors that one poll returns.
 const READY_MAX: usize = 64;
@@ -40,28 +40,27 @@ const READY_MAX: usize = 64;
 /// A request to join as a member.
 #[derive(Debug)]
 pub struct JoinAttempt {
-    /// Number of the space to join.
     pub space: u64,
-    /// Address of the first byte in the process.
+    /// Address in the process at which the paged memory begins.
     pub address: u64,
-    /// Size of the process's memory in bytes.
+    /// Size of the paged memory in bytes.
     pub bytes: u64,
-    /// Offset in the region of the memory's first byte.
+    /// Offset in the region, in bytes, of the paged memory's first byte.
     pub offset: u64,
-    /// Process named in the request. `peer` is authoritative, except for memory of virtual machines, for which
-    /// another process joins.
+    /// Process id in the request. It counts only for memory of virtual machines, where one process joins on
+    /// behalf of another; for all other memory, `peer` replaces it.
     pub pid: u32,
-    /// Process at the other end of the connection, as the kernel reports it.
+    /// Id of the process at the other end of the connection, as the kernel reports it.
     pub peer: u32,
-    /// User id of the process `peer`.
     pub peer_uid: u32,
-    /// Number of the view of a forked child or rejoining member.
+    /// Number of the view that a forked child or rejoining member has already; `None` for a new process.
     pub view: Option<u16>,
-    /// Whether the process was a member of the dead agent's space.
+    /// Whether the process was a member before and rejoins, after the agent was restarted or its connection
+    /// broke.
     pub resume: bool,
     /// Userfaultfd of the process; `None` for a forked child.
     pub uffd: Option<OwnedFd>,
-    /// Files by which the process shows its memory, checked to be such files.
+    /// Files through which the process's memory is read, already checked to be such files.
     pub files: MemoryFiles,
     /// Connection to the process, on which it gets the answer.
     pub socket: Option<OwnedFd>,
@@ -92,14 +91,14 @@ pub struct Spaces {
     /// Userfaultfds that are polled directly, by space and mapping; empty if there are too many.
     direct: Vec<(u16, MappingId)>,
     round: u32,
-    /// Address ranges that are mapped, and therefore closed to line accesses.
     mapped: Vec<Range<u64>>,
     /// Sum of the counters of spaces that have ended.
     over: PagerCounters,
     shares: UserShares,
 }
 
-/// Number that identifies a descriptor in events of epoll.
+/// Number by which epoll reports a descriptor: `is_link` in bit 32, the space above bit 16, the mapping below
+/// it.
 fn token(space: u16, mapping: MappingId, is_link: bool) -> u64 {
     u64::from(is_link) << 32 | u64::from(space) << 16 | u64::from(mapping.0)
 }
@@ -138,7 +137,6 @@ impl Spaces {
         &self.mapped
     }
 
-    /// Whether there are no spaces at all.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.active.is_empty()
@@ -150,7 +148,6 @@ impl Spaces {
         !self.active.is_empty() && (self.transfers.is_waiting() || self.any(Space::has_work))
     }
 
-    /// Whether `is_so` is true of any space.
     #[inline]
     pub(super) fn any(&self, is_so: impl Fn(&Space) -> bool) -> bool {
         let spaces = self.active.iter().filter_map(|place| self.list.0[usize::from(*place)].as_deref());
@@ -168,33 +165,33 @@ impl Spaces {
         self.list.0.iter().position(|place| place.as_ref().is_some_and(|space| is_it(space.options())))
     }
 
-    /// Whether a region is mapped.
+    /// Whether a space uses this region. A suspended space whose region is not attached here does not count.
     pub fn is_mapped(&self, region: &str) -> bool {
         self.position(region).is_some()
     }
 
-    /// Owner of the space of a region; `None` if the region is not mapped, `Some(None)` if its space has no owner.
+    /// User id of the owner of a region's space; `None` if the region is not mapped, `Some(None)` for no
+    /// owner.
     pub fn owner(&self, region: &str) -> Option<Option<u32>> {
         let space = self.list.0[self.position(region)?].as_deref()?;
         Some(space.options().owner)
     }
 
-    /// The space with this number, if there is one.
     pub fn get(&self, id: u64) -> Option<&Space> {
         self.list.0.iter().flatten().find(|space| space.options().id == id).map(|space| &**space)
     }
 
-    /// The space with this number, if there is one.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Space> {
         self.list.0.iter_mut().flatten().find(|space| space.options().id == id).map(|space| &mut **space)
     }
 
-    /// Limits what each user has of spaces and processes from now on.
+    /// Sets the maximum numbers of spaces and processes of each user; those that exist stay.
     pub fn set_shares(&mut self, shares: UserShares) {
         self.shares = shares;
     }
 
-    /// Checks that there is room for a space of `user`; `None` is root or the agent's user.
+    /// Checks that `user` may have one more space. `None` stands for root and the agent's user: a part of all
+    /// spaces ([`RESERVE`]) is reserved for them.
     ///
     /// # Errors
     /// [`SpaceError::Full`], [`SpaceError::Share`].
@@ -216,10 +213,10 @@ impl Spaces {
         check(SharedResource::Processes, user, self.shares.processes as u64, had as u64, 1)
     }
 
-    /// Adds a space, unless its region is mapped already, or there are too many spaces.
+    /// Adds a space, unless its region is mapped already or the maximum number of spaces is reached.
     ///
     /// # Errors
-    /// The space that was not added.
+    /// Returns the space that was not added.
     pub fn add(&mut self, mut space: Box<Space>) -> Result<(), Box<Space>> {
         let known = space.uses_region() && self.is_mapped(&space.options().region);
         match self.list.0.iter_mut().position(|place| place.is_none()) {
@@ -240,8 +237,8 @@ impl Spaces {
         }
     }
 
-    /// Handles growth of the region at `hpa` behind its first `from` bytes, to a total of `bytes` reachable bytes: a
-    /// pool of pages gets more pages.
+    /// Handles growth of the region at `hpa`: memory was added behind its first `from` bytes, and it now has
+    /// `bytes` usable bytes. Only private memory gets the new pages.
     pub fn grown(&mut self, hpa: u64, from: u64, bytes: u64) {
         let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) else {
             return;
@@ -251,7 +248,7 @@ impl Spaces {
         }
     }
 
-    /// Records anew which addresses are mapped.
+    /// Recomputes the list of mapped address ranges, which are closed to line accesses.
     pub(super) fn close_lines(&mut self) {
         self.mapped.clear();
         let here = self.list.0.iter().flatten().map(|space| space.options());
@@ -289,7 +286,7 @@ impl Spaces {
                 let link = mapped.link.as_ref().map(|link| (link.descriptor(), true));
                 let faults = (mapped.uffd.as_fd(), false);
                 if suspended {
-                    // A fault that waits would be reported again and again.
+                    // Epoll would report a fault that stays unread in every round.
                     let _ = self.epoll.delete(faults.0);
                 }
                 for (fd, is_link) in Some(faults).filter(|_| !suspended).into_iter().chain(link) {
@@ -308,8 +305,8 @@ impl Spaces {
         }
     }
 
-    /// Runs the first half of a round: reads events, and sends the requests that must leave before anything else is
-    /// done. Returns the amount of work; if it is not 0, the link is to be flushed.
+    /// Runs the first half of a round: reads events, and sends the requests for pages that threads wait for.
+    /// Returns the amount of work; if it is not 0, the caller has to flush the link.
     #[inline]
     pub fn serve(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
         if self.active.is_empty() {
@@ -367,7 +364,7 @@ impl Spaces {
         work
     }
 
-    /// Records the durations of faults that waited for room and are served.
+    /// Records the durations of those faults that had to wait for room and have been served since.
     #[cold]
     fn check_stalled(&mut self) {
         let list = &self.list.0;
@@ -388,6 +385,7 @@ impl Spaces {
             let (place, mapping) = ((token >> 16) as u16, MappingId(token as u16));
             let blocks = self.ready[index].events().contains(EpollFlags::EPOLLERR);
             let Some(space) = &mut self.list.0[usize::from(place)] else { continue };
+            // The kernel reports a userfaultfd as an error if its process has made it blocking.
             if blocks && token >> 32 == 0 {
                 space.unblock(mapping);
             }
@@ -400,7 +398,7 @@ impl Spaces {
         work
     }
 
-    /// Reports ended transfers to the pagers.
+    /// Passes the outcome of ended transfers to the spaces' pagers.
     #[inline]
     fn settle(&mut self) {
         while let Some(ended) = self.ended.pop() {
@@ -429,7 +427,7 @@ impl Spaces {
         self.watch();
     }
 
-    /// Ends the space at index `at`.
+    /// Ends a space at once; nothing is written back.
     pub(super) fn close(&mut self, at: usize) {
         let Some(space) = self.list.0[at].take() else { return };
         self.transfers.abandon(at as u16);
@@ -439,12 +437,11 @@ impl Spaces {
         tracing::info!(region = space.options().region, "region no longer mapped");
     }
 
-    /// Notifies all members that the agent ends in an orderly way.
     pub fn notify_shutdown(&mut self) {
         self.list.0.iter_mut().flatten().for_each(|space| space.notify_shutdown());
     }
 
-    /// Changes the limit of resident bytes of a space.
+    /// Changes the limit of resident bytes of a space; pages beyond the new limit are evicted over time.
     ///
     /// # Errors
     /// There is no such space, or the limit is too low.
@@ -458,8 +455,8 @@ impl Spaces {
         Ok(())
     }
 
-    /// Writes back all dirty pages of a space, and with `zeros` zeros for discarded ones; `done` is called with `true`
-    /// once they have arrived, or with `false` if that is impossible.
+    /// Writes back all dirty pages of a space; with `zeros`, also zeros for discarded pages. `done` is called
+    /// with `true` once the memory nodes have everything, or with `false` if that is impossible.
     ///
     /// # Errors
     /// There is no such space.
@@ -473,7 +470,7 @@ impl Spaces {
         Ok(())
     }
 
-    /// Process and number of a thread that has faulted since the last call.
+    /// Process id and thread id of a thread that has faulted since the last call.
     pub fn take_faulting(&mut self) -> Option<(u32, u32)> {
         self.list.0.iter_mut().flatten().fold(None, |found, space| space.take_faulting().or(found))
     }

@@ -1,30 +1,30 @@
-//! Files that the agent keeps free for itself: programs that connect, map and fork take up to four each, and the link
-//! must be able to open again.
+//! Descriptors that the agent keeps free for itself: each program that connects, maps or forks takes up to
+//! four, and the agent must still be able to open the link again.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Number of the highest descriptors that clients get none of.
+/// Number of descriptors, those with the highest numbers, that are never used for clients.
 const SPARE: u64 = 64;
 
-/// Whether a descriptor that was opened for a client is one of those that the agent keeps for itself. The kernel gives
-/// the lowest free number, so all others are in use then.
+/// Whether a descriptor opened for a client has one of the reserved numbers. The kernel gives the lowest free
+/// number, so all others are in use then.
 pub fn is_spare(descriptor: impl AsFd) -> bool {
     let number = descriptor.as_fd().as_raw_fd().cast_unsigned();
     getrlimit(Resource::RLIMIT_NOFILE).is_ok_and(|(limit, _)| u64::from(number) + SPARE >= limit)
 }
 
-/// Files that a process whose memory is paged takes: its userfaultfd, its connection, its memory and its page table.
+/// Number of files open for each process with paged memory: userfaultfd, connection, memory and page table.
 const FILES_OF_PROCESS: u64 = 4;
 
-/// Number of processes for which this agent may open files.
+/// Maximum number of processes with paged memory that the limit of open files allows.
 pub fn processes_max() -> usize {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
     (files.saturating_sub(SPARE) / FILES_OF_PROCESS) as usize
 }
 
-/// Words of the refusal.
+/// Text of the refusal when only reserved descriptors are left.
 pub const NO_FILE_LEFT: &str = "the agent has no more files to open for programs: raise its limit (ulimit -n, in a unit LimitNOFILE=), or end \
                                 programs";
 

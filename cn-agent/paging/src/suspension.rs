@@ -1,4 +1,5 @@
-//! Suspension of spaces by their numbers: a region leaves for another compute node, or is on its way here.
+//! Suspension of a space, found by its number: its region moves to another compute node, or is expected from
+//! one.
 
 use cxloe_cn_core::mapped::SpaceError;
 
@@ -6,8 +7,8 @@ use super::space::suspension::{OnSuspended, PageNotes};
 use super::spaces::Spaces;
 
 impl Spaces {
-    /// Suspends a space: faults wait from now on, all pages are written back and removed, and then `done` is called; it is
-    /// dropped if that is given up. Until then [`serve_again`](Self::serve_again) ends the suspension.
+    /// Suspends a space: faults wait from now on, and all pages are written back and removed. Then `done` is
+    /// called. [`serve_again`](Self::serve_again) before that ends the suspension, and drops `done`.
     ///
     /// # Errors
     /// [`SpaceError::Unknown`], [`SpaceError::NotSuspendable`].
@@ -17,16 +18,18 @@ impl Spaces {
         Ok(())
     }
 
-    /// Adds notes of the compute node that had the region before to a suspended space.
+    /// Passes to a suspended space what the compute node that had the region before has noted on its pages.
     ///
     /// # Errors
-    /// [`SpaceError::Unknown`], [`SpaceError::NotSuspendable`] if it is not suspended, or has used its region before.
+    /// [`SpaceError::Unknown`], [`SpaceError::NotSuspendable`] unless the space is suspended and its region
+    /// not attached.
     pub fn note(&mut self, id: u64, notes: &PageNotes) -> Result<(), SpaceError> {
         let space = self.get_mut(id).ok_or(SpaceError::Unknown)?;
         space.note(notes)
     }
 
-    /// Serves a suspended space again, whose region is attached at `hpa`. Does nothing if it is served.
+    /// Ends the suspension of a space, the region of which is attached at `hpa`. Does nothing if the space is
+    /// served.
     ///
     /// # Errors
     /// [`SpaceError::Unknown`]; [`SpaceError::Taken`] if another space uses the region.
@@ -43,7 +46,8 @@ impl Spaces {
         Ok(())
     }
 
-    /// Whether a program maps the region of this name, and its pages may be resident.
+    /// Whether pages of this region may be resident: it has a space, and the space has not removed all of
+    /// them.
     pub fn uses(&self, region: &str) -> bool {
         self.any(|space| space.options().region == region && space.uses_region())
     }
@@ -129,7 +133,7 @@ mod tests {
         spaces.serve_again(id, HPA).unwrap();
         assert!(spaces.uses("r") && spaces.serve_again(id, HPA).is_ok());
 
-        // The region goes, and another one of its name comes and is mapped.
+        // The suspended space's region is destroyed, and a new region of the same name is mapped.
         spaces.suspend(id, Box::new(|_| ())).unwrap();
         spaces.get_mut(id).unwrap().leave(&mut transfers);
         spaces.dropped(HPA);
@@ -178,7 +182,7 @@ mod tests {
         space.suspend(Box::new(|_| panic!("not yet"))).unwrap();
         assert_eq!(space.leave(&mut Transfers::new(0)), 1);
         assert!(!space.is_held() && space.cleans.len() == 1);
-        // An order to serve it again ends that.
+        // `serve_again` also ends a suspension whose write-back is still under way.
         spaces.serve_again(id, HPA).unwrap();
         assert!(!spaces.get(id).unwrap().is_suspended());
     }

@@ -4,6 +4,8 @@
 //! it would the program; but it is the worker that serves such waits. So during a copy the worker publishes the page;
 //! if the copy takes too long, this thread installs zeros there. The thread sleeps while no page is copied.
 
+#![expect(unsafe_code, reason = "the descriptor belongs to another thread, which publishes its number")]
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,9 +16,10 @@ use std::time::Duration;
 use crate::uffd::{Access, Uffd};
 use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// Longest duration of a copy before zeros are installed.
+/// Interval of the checks. A copy that two checks in succession find under way has zeros installed at its
+/// page.
 const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(50);
-/// Number of checks without a copy after which the thread sleeps.
+/// Number of checks in succession without a copy after which the thread sleeps.
 const IDLE: u32 = 20;
 
 #[derive(Debug, Default)]
@@ -57,7 +60,7 @@ impl Drop for WatchdogEnd {
     }
 }
 
-/// A published copy, which ends when this is dropped.
+/// A copy that the watchdog observes until this is dropped.
 #[derive(Debug)]
 pub struct WatchedCopy<'a> {
     watched: &'a Watched,
@@ -65,7 +68,7 @@ pub struct WatchedCopy<'a> {
 }
 
 impl Watchdog {
-    /// Starts the thread.
+    /// Starts the thread. Each space of private memory has one.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -85,6 +88,8 @@ impl Watchdog {
         watched.fd.store(uffd.as_raw_fd() as u64, Ordering::Relaxed);
         watched.address.store(address, Ordering::Relaxed);
         let serial = watched.serial.fetch_add(1, Ordering::SeqCst) + 1;
+        // Both sides use SeqCst: either this thread sees `asleep`, or the watchdog sees the new serial before
+        // it parks.
         if watched.asleep.load(Ordering::SeqCst) {
             self.thread.unpark();
         }
@@ -93,7 +98,7 @@ impl Watchdog {
 }
 
 impl WatchedCopy<'_> {
-    /// Ends the copy. Returns whether it took too long, so that its result is not the page.
+    /// Ends the copy. Returns whether it took too long: then the bytes copied may be the zeros, not the page.
     #[inline]
     pub fn is_late(self) -> bool {
         self.watched.bitten.load(Ordering::SeqCst) == self.serial
@@ -112,7 +117,7 @@ fn watch_copies(watched: &Watched) {
     while !watched.stop.load(Ordering::SeqCst) {
         let serial = watched.serial.load(Ordering::SeqCst);
         if serial == last && serial % 2 == 1 {
-            // The copy is the same as at the last check.
+            // The same copy as at the last check, so it has waited for at least one interval.
             watched.bitten.store(serial, Ordering::SeqCst);
             fill(watched);
         }

@@ -1,6 +1,8 @@
 //! Functions that may be called in a signal handler do not allocate: the test makes every operation on pages and
 //! events, including refused ones, under an allocator that counts.
 
+#![expect(unsafe_code, reason = "a counting allocator implements GlobalAlloc")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;

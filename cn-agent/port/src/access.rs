@@ -139,7 +139,7 @@ impl Access {
         Ok(Opened { credentials, identity, key: key.map(Arc::new), is_new })
     }
 
-    /// The identity in the usual place for `own`, if there is one that this user can read.
+    /// Returns the identity of `own` in the folder of identities, if there is one that this user can read.
     fn find(&self, own: CnId) -> Option<(PathBuf, IdentityFile)> {
         let folder = self.data_dir.clone().unwrap_or_else(usual_folder);
         let node = Party::ComputeNode(own).to_string();

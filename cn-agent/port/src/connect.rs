@@ -49,7 +49,7 @@ pub struct ConnectOptions {
     pub rate_control: Option<RateControl>,
 }
 
-/// Failure to connect.
+/// Failure to open the link, to register with the manager, or to attach the region.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The link failed.
@@ -103,13 +103,13 @@ pub enum ConnectError {
         /// CN id of this compute node.
         own: CnId,
     },
-    /// The region has two copies, which a port does not keep alike.
+    /// The region has two copies, or is being moved: a port does not write to two copies.
     #[error(
         "region `{0}` is mirrored, or a part of it is being moved: programs with a link of their own do not write two \
          copies; use it through `cn-agent`, or give a copy up with `gmm protect {0} none`"
     )]
     Mirrored(Name),
-    /// The region can only be read.
+    /// The region is sealed, and a port needs a region that can be written.
     #[error(
         "region `{0}` is sealed: programs with a link of their own take regions that they can write; read it through `cn-agent`"
     )]
@@ -132,12 +132,12 @@ pub enum ConnectError {
     /// The thread for handshakes could not be started.
     #[error("no thread for handshakes can be started: {0}")]
     Thread(std::io::Error),
-    /// The session failed.
+    /// The port failed, or its sessions did not open in time.
     #[error(transparent)]
     Port(#[from] PortError),
 }
 
-/// A line port to a region, with what is needed to end its use.
+/// A line port to a region, and the lease that ends the use of the region.
 pub struct Connected {
     /// Line port to the region, without a line cache.
     pub port: Port,
@@ -147,7 +147,7 @@ pub struct Connected {
     pub hpa: u64,
     /// Address of the region's first memory node.
     pub peer: Mac,
-    /// Registration and temporary region, which end with it.
+    /// Registration and temporary region, which end with the lease.
     pub lease: Lease,
 }
 
@@ -162,7 +162,7 @@ pub struct Shards {
     pub hpa: u64,
     /// Address of the region's first memory node.
     pub peer: Mac,
-    /// Registration and temporary region, which end with it.
+    /// Registration and temporary region, which end with the lease.
     pub lease: Lease,
 }
 

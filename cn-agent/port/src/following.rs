@@ -74,7 +74,7 @@ impl Registration {
         Ok(registration)
     }
 
-    /// Syncs once with the manager, and takes over the keys in its answer.
+    /// Sends one request to the manager, and stores the keys in the answer.
     ///
     /// # Errors
     /// Any [`FollowError`]; the next call registers anew.
@@ -111,7 +111,7 @@ impl Registration {
         self.take(answer, keys)
     }
 
-    /// Takes over the keys in an answer; the program attaches regions itself.
+    /// Stores the keys in an answer. Regions are not attached here: the program attaches its own.
     fn take(&mut self, answer: ManagerAnswer, keys: &PeerKeys) -> Result<(), FollowError> {
         let listed = match &answer {
             ManagerAnswer::Registered(answer) => answer.regions.clone(),
@@ -126,8 +126,9 @@ impl Registration {
         Ok(())
     }
 
-    /// Ends the registration while a sync may be pending, over the connection `manager`. The compute node's next run
-    /// can then register at once; a registration that is not ended lasts until it expires. Takes at most `timeout`.
+    /// Ends the registration by a sync over the connection `manager` that is broken off while it is pending.
+    /// The compute node's next run can then register at once; a registration that is not ended lasts until it
+    /// expires. Takes at most `timeout`.
     pub fn hang_up(&self, manager: &Manager, timeout: Duration) {
         let (until, mut after_event) = (Instant::now() + timeout, self.follow.after_event());
         loop {
@@ -180,7 +181,7 @@ impl PeerKeys {
     }
 }
 
-/// Pending changes of [`PeerKeys`] for one engine.
+/// Applies the changes of [`PeerKeys`] to one engine.
 pub struct KeyWatch {
     peers: Arc<PeerKeys>,
     seen: u64,
@@ -188,7 +189,7 @@ pub struct KeyWatch {
 }
 
 impl KeyWatch {
-    /// A watch for an engine whose sessions use the keys `keys`; only changes after that are applied.
+    /// Creates a watch for an engine whose sessions use the keys `keys`; only later changes are applied.
     pub fn new(peers: Arc<PeerKeys>, keys: SessionKeys) -> KeyWatch {
         let seen = peers.changes.load(Ordering::Acquire);
         KeyWatch { peers, seen, keys }
@@ -231,7 +232,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Starts the thread.
+    /// Starts the thread, which records changed keys of memory nodes in `keys`.
     ///
     /// # Errors
     /// Failure to start the thread.
@@ -268,7 +269,8 @@ fn follow(mut registration: Registration, keys: &PeerKeys, stopped: &Receiver<()
         let mut pause = Duration::ZERO;
         match registration.step(keys) {
             Ok(()) => reported = false,
-            // The manager was restarted, or another one leads: register again at once, but without a pause only once.
+            // The manager was restarted, or another one leads: registers again, the first time without a
+            // pause.
             Err(error) if !reported && is_passing(&error) => reported = true,
             Err(error) => {
                 pause = RETRY_INTERVAL;
@@ -285,7 +287,7 @@ fn follow(mut registration: Registration, keys: &PeerKeys, stopped: &Receiver<()
     }
 }
 
-/// Whether the node has only to register again.
+/// Whether the error requires only that the node registers again.
 fn is_passing(error: &FollowError) -> bool {
     match error {
         FollowError::Client(error) => error.code() == Some(ErrorCode::NotRegistered),
@@ -364,7 +366,8 @@ mod tests {
         }
     }
 
-    /// A key that is revoked between the creation of a region and the first answer that lists it is revoked.
+    /// Tests that a key counts as revoked if it is revoked between the creation of a region and the first
+    /// answer that lists the region.
     #[test]
     fn a_key_revoked_before_the_first_listing_is_missed_by_nobody() {
         let region = |key: Option<PublicKey>| -> Region {
@@ -434,8 +437,8 @@ mod tests {
             }
         }
 
-        /// A port, like an agent, refuses a manager that runs on an older copy of the store, and takes over none of
-        /// its keys.
+        /// Tests that a port, like an agent, refuses a manager that runs on an older copy of the store, and
+        /// uses no key in the manager's answers.
         #[test]
         fn a_manager_over_an_older_store_is_refused() {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();

@@ -7,7 +7,7 @@ use cxloe_wire::time::Time;
 
 /// A link and its clock, which is read once for all frames received together, and not at all without frames.
 pub struct Stamped<'a, S> {
-    /// Link to send and receive on.
+    /// Link whose frames get their time of arrival.
     pub link: &'a mut dyn Link,
     /// Reads the present time on the engine's clock.
     pub stamp: S,

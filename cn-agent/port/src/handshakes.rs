@@ -1,4 +1,4 @@
-//! Diffie-Hellman computations of an engine's sessions, by a thread of their own.
+//! Diffie-Hellman computations of an engine's sessions, on a separate thread: they would delay frames.
 
 use cxloe_cn_core::engine::Engine;
 use cxloe_link::keys::Handshaker;

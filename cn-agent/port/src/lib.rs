@@ -28,6 +28,8 @@
 //! | [`handshakes`] | computations of sessions with keys |
 //! | [`signals`] | pause signals of an interface |
 
+#![warn(missing_docs)]
+
 pub mod access;
 pub mod connect;
 mod following;

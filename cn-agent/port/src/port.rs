@@ -46,7 +46,7 @@ pub const DEPTH_DEFAULT: usize = 128;
 /// Number of parts into which a batched call of lines divides its requests in flight, if a frame carries many lines.
 const LOTS: usize = 4;
 
-/// Failure of an operation of the port.
+/// Failure of a read, write or flush, or of opening sessions.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The engine or the memory node failed the operation.
@@ -90,7 +90,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port over `link`, whose engine may have peers and routes already.
+    /// Creates a port over `link`. The engine may have peers and routes already.
     pub fn new(link: Box<dyn Link>, engine: Engine, wait: WaitStyle) -> Port {
         Port {
             link,
@@ -145,7 +145,8 @@ impl Port {
         self.requests.clear(self.depth);
     }
 
-    /// Runs one round: receives frames and runs due timers. Without any, waits in the port's style.
+    /// Runs one round: receives frames and runs due timers. If no frame has arrived, waits in the port's
+    /// style.
     #[inline]
     pub fn turn(&mut self, sink: &mut dyn Sink) -> Result<usize, LinkError> {
         let clock = &self.clock;
@@ -176,7 +177,7 @@ impl Port {
         self.turn(&mut DiscardCompletions).map(drop)
     }
 
-    /// Waits until all memory nodes have open sessions.
+    /// Waits until all memory nodes have open sessions, for at most `limit`.
     pub fn connect(&mut self, limit: Duration) -> Result<(), PortError> {
         let until = self.clock.now() + limit;
         while !self.engine.is_connected() {
@@ -387,9 +388,9 @@ impl Port {
         if self.engine.has_multi() { self.depth.div_ceil(LOTS) } else { 1 }
     }
 
-    /// Makes requests with `submit` until all are done, `batch_size` of them at a time. `submit` gets the engine, the
-    /// identity for the next request, and the buffer, to which it copies data that is available at once. After the
-    /// error `Busy` it is called again for the same request.
+    /// Makes requests with `submit` until all are done, `lot` of them at a time. `submit` gets the engine,
+    /// the identity for the next request, and the buffer, to which it copies data that is available at once.
+    /// After the error `Busy` it is called again for the same request.
     fn many(
         &mut self,
         lot: usize,
@@ -465,6 +466,7 @@ impl Port {
     pub fn close(mut self) -> Result<(), PortError> {
         let flushed = self.flush();
         self.engine.close(self.clock.now(), &mut DiscardCompletions);
+        // A short wait is enough: a memory node ends a session by itself when it stays silent.
         let until = self.clock.now() + Duration::from_millis(200);
         while !self.engine.is_closed() && self.clock.now() < until {
             self.idle()?;
@@ -473,7 +475,7 @@ impl Port {
     }
 }
 
-/// The caller of a turn as user of a round: it has submitted its requests before, so the round only receives.
+/// User of the round in [`Port::turn`], whose requests were submitted before: the round only receives.
 struct Caller<'a> {
     sink: &'a mut dyn Sink,
     signals: &'a mut Signals,

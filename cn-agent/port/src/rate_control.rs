@@ -31,7 +31,7 @@ pub struct RateControl {
     /// Step by which the controller raises its rate to explore; `None`: a hundredth of the link's rate, as the
     /// paper's 1 Gbit/s at 100 Gbit/s.
     pub increment: Option<Rate>,
-    /// Most bytes that may be sent at once after idle time.
+    /// Maximum number of bytes that may be sent at once after idle time.
     pub bucket: u64,
     /// Whether requests are also slowed down by 802.1Qbb frames seen at the interface, and by the NIC's count of
     /// them. These are not authenticated: any station on the cable can send them.

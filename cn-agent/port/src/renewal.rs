@@ -1,6 +1,6 @@
-//! Renewal of the certificate of a program that is a compute node itself. A thread requests a new one from the
-//! manager after two thirds of the certificate's lifetime, or takes over the one that another process of this node
-//! has got.
+//! Renewal of the certificate of a program that is a compute node itself. A thread requests a new certificate
+//! from the manager after two thirds of the old one's lifetime, or uses the one that another process of this
+//! node has obtained.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,7 @@ enum RenewError {
 
 fn renew(path: &Path, file: &mut IdentityFile, manager: &str) -> Result<(), RenewError> {
     let written = cxloe_private::read_to_string(path).unwrap_or_default();
+    // Another process of this node may have renewed the certificate already.
     if file.follow(&written).is_ok_and(|newer| newer) {
         return Ok(());
     }

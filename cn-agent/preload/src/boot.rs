@@ -1,6 +1,8 @@
 //! Memory for allocations made before the process has chosen its allocator: those of the dynamic linker, and of `dlsym`
 //! while it looks up the C library's own functions. A small arena that only grows, in this library's own data.
 
+#![expect(unsafe_code, reason = "allocations are cut from a static arena")]
+
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +23,6 @@ fn start() -> usize {
     ARENA.0.get() as usize
 }
 
-/// Whether `pointer` lies in this arena.
 #[inline]
 pub fn holds(pointer: *const u8) -> bool {
     (pointer as usize).wrapping_sub(start()) < BYTES

@@ -1,16 +1,17 @@
-//! Credentials of the helper threads: those of the program's thread that changed its own last. The C library's `setuid`
-//! and similar functions change all of the library's threads; the helpers are not among these, so their credentials are
-//! changed here. Otherwise a program that drops root's rights would have threads with these rights in its memory.
+//! Gives the helper threads the credentials of the program's thread that changed its credentials last. The C
+//! library's `setuid` and similar functions change all threads of the C library. The helpers are not among
+//! these, so a program that drops root's rights would otherwise have threads with these rights in its memory.
+
+#![expect(unsafe_code, reason = "each helper thread sets its credentials by bare system calls")]
 
 use std::cell::UnsafeCell;
 use std::ffi::c_ulong;
 
-/// Limit of the supplementary groups that are saved; with more, helpers get none.
+/// Maximum number of supplementary groups that are saved; if there are more, helpers get none.
 const GROUPS_MAX: usize = 4096;
 /// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`.
 const CAPABILITIES: u32 = 0x2008_0522;
 
-/// Credentials of a thread.
 #[derive(Clone, Copy)]
 struct ThreadRights {
     users: [u32; 3],
@@ -77,6 +78,7 @@ pub unsafe fn apply_saved() {
     let ([u, eu, su], [g, eg, sg]) = (noted.users, noted.groups);
     // SAFETY: plain values, and live words for the kernel to read.
     unsafe {
+        // Groups first: the change of the user may take away the right to change them.
         libc::syscall(libc::SYS_setgroups, noted.count, noted.others.as_ptr());
         libc::syscall(libc::SYS_setresgid, g, eg, sg);
         libc::syscall(libc::SYS_setresuid, u, eu, su);

@@ -1,5 +1,7 @@
 //! Messages before a process ends because its memory is out of reach.
 
+#![expect(unsafe_code, reason = "descriptors are copied between tables by number")]
+
 use std::ffi::c_int;
 use std::fmt::{Display, Formatter, Write};
 use std::io;
@@ -21,7 +23,7 @@ pub fn end(why: impl Display) -> ! {
     let mut text = ArrayString::<1024>::new();
     // SAFETY: the call has no arguments and cannot fail.
     let pid = unsafe { libc::getpid() };
-    // A text that is too long is cut.
+    // Ignored: a text that is too long is cut.
     let _ = writeln!(text, "cxloe: process {pid} ends here: {why}");
     if !text.ends_with('\n') {
         text.pop();
@@ -31,7 +33,7 @@ pub fn end(why: impl Display) -> ! {
     sys::exit(CODE)
 }
 
-/// As [`end`], from a helper thread, which has a table of descriptors of its own.
+/// Does the same as [`end`] in a helper thread, which has a table of descriptors of its own.
 pub fn end_from_helper(why: impl Display) -> ! {
     if let Some(error) = of_program(STDERR) {
         // SAFETY: plain values. The descriptor stays open, whatever its number is.

@@ -6,6 +6,8 @@
 //! tries its own arena first, and another one rather than wait: the holder of an arena may be waiting for a page. A
 //! freed block returns to the arena in whose granule it lies.
 
+#![expect(unsafe_code, reason = "a heap hands out raw memory")]
+
 use std::ptr::null_mut;
 
 use dlmalloc::{Allocator, Dlmalloc};
@@ -25,7 +27,7 @@ const SEGMENT: usize = 1 << 20;
 /// Alignment of blocks from `malloc`, in bytes.
 const ALIGN: usize = 16;
 
-/// Source of an arena's memory.
+/// Source of an arena's memory: granules of the window.
 struct Granules {
     window: &'static Window,
     arena: u8,
@@ -105,6 +107,7 @@ impl Heap {
     /// As `calloc` for `bytes` bytes. Null when there is no room.
     pub fn allocate_zeroed(&self, bytes: usize) -> *mut u8 {
         let block = self.allocate(bytes, ALIGN);
+        // Large blocks are newly taken pages of the window, which contain zeros.
         if !block.is_null() && bytes.saturating_add(ALIGN) < LARGE {
             // SAFETY: the block has this many bytes.
             unsafe { block.write_bytes(0, bytes) };
@@ -112,7 +115,7 @@ impl Heap {
         block
     }
 
-    /// As `free`.
+    /// Frees a block. Does nothing for an address at which no block begins.
     ///
     /// # Safety
     /// `block` is a block of this heap, and is not used any more.
@@ -195,7 +198,6 @@ impl Heap {
         self.arenas.iter().for_each(Lock::reset);
     }
 
-    /// Locks an arena for a block of `bytes` bytes.
     #[inline]
     fn arena(&self, bytes: usize) -> LockGuard<'_, Dlmalloc<Granules>> {
         let (tiny, others) = self.arenas.split_at(ARENAS);
@@ -262,7 +264,6 @@ mod tests {
         Box::leak(Box::new(Heap::new(window)))
     }
 
-    /// Checks that the block contains the bytes that `mark` wrote.
     fn is_marked(block: *mut u8, bytes: usize, seed: u8) -> bool {
         // SAFETY: the block is live and has this many bytes.
         let content = unsafe { std::slice::from_raw_parts(block, bytes) };

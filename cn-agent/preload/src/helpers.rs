@@ -8,13 +8,15 @@
 //!     hint: madvise -----------> HelperLine::hint ---------------- WILLREAD, COLD, PAGEOUT -->
 //!                                                          <------- DROP --------------
 //!                                                  madvise -------- DROPPED ---------->
-//!     follow: setuid ... ------> takes on, rings ----> takes on
-//!     retire: unshare ... -----> gives all back, ends; ends
+//!     follow: setuid ... ------> sets them, rings ---> sets them
+//!     retire: unshare ... -----> returns all, ends;    ends
 //! ```
 //!
 //! The helpers have a table of descriptors of their own, with only the connection and the descriptors that a successor
 //! of the agent needs: a program that closes or counts all descriptors never meets these. The helpers are no threads of
 //! the C library ([`thread`]), touch no paged memory, and allocate nothing.
+
+#![expect(unsafe_code, reason = "helper threads share a static, and make bare system calls")]
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -45,9 +47,7 @@ pub struct Membership {
     pub place: MemberMemory,
     /// Connection to the agent, with the agent's answer.
     pub joined: Joined,
-    /// Userfaultfd of this process.
     pub uffd: OwnedFd,
-    /// Shared state of the space.
     pub shared_state: OwnedFd,
     /// Files by which this process shows its memory, if it may open them.
     pub files: Option<ProcessFiles>,
@@ -94,7 +94,7 @@ const END: u32 = 5;
 const HINT: u32 = 0x100;
 /// Pages of the request: first page in the upper half, number of pages in the lower half.
 static PAGES: AtomicU64 = AtomicU64::new(0);
-/// Descriptor of the program by which the helpers pass their descriptors back.
+/// Descriptor, in the program's table, of the socket over which the helpers pass their descriptors back.
 static RETURN: AtomicI32 = AtomicI32::new(-1);
 /// Exit code with which the helpers end by themselves.
 static LAST_CODE: AtomicI32 = AtomicI32::new(0);
@@ -120,13 +120,10 @@ pub struct HelperNotStarted;
 
 /// State that the helpers return when they end.
 pub struct RetiredHelpers {
-    /// Userfaultfd of this process.
     pub uffd: OwnedFd,
-    /// Shared state of the space.
     pub shared_state: OwnedFd,
     /// Files by which this process shows its memory, if it could open them.
     pub files: Option<ProcessFiles>,
-    /// Number of the process's view.
     pub view: u16,
 }
 
@@ -157,23 +154,23 @@ pub fn start(membership: Membership, rooms: HelperRooms) -> Result<(), HelperNot
     if started && PROGRESS.load(Acquire) == READY { Ok(()) } else { Err(HelperNotStarted) }
 }
 
-/// Number of descriptors that the helpers take with them.
+/// Number of descriptors that the helpers keep in their own table.
 const OWN: usize = 5;
 
-/// Descriptors that the helpers take with them; -1 in place of those that there are not.
+/// Descriptors that the helpers keep in their own table; -1 for each that does not exist.
 fn own_descriptors(membership: &Membership) -> [c_int; OWN] {
     let Membership { joined, uffd, shared_state, files, .. } = membership;
     let [memory, table] = numbers(files.as_ref());
     [joined.socket.as_fd().as_raw_fd(), uffd.as_raw_fd(), shared_state.as_raw_fd(), memory, table]
 }
 
-/// Descriptors of files; -1 in place of those that there are not.
+/// Descriptors of the memory and the page table; -1 for each that does not exist.
 fn numbers(files: Option<&ProcessFiles>) -> [c_int; 2] {
     let [memory, table] = [files.and_then(ProcessFiles::memory), files.map(ProcessFiles::table)];
     [memory, table].map(|file| file.map_or(-1, |file| file.as_raw_fd()))
 }
 
-/// Memory for both helpers; `None` if there is none.
+/// Allocates memory for both helpers; `None` if the kernel has none.
 pub fn rooms() -> Option<HelperRooms> {
     Some(HelperRooms { listener: ThreadRoom::new()?, speaker: ThreadRoom::new()? })
 }
@@ -272,6 +269,7 @@ pub fn are_running() -> bool {
 /// Exit code of the program's first thread, if none of the program's threads runs any more. The kernel counts the first
 /// thread until the process ends.
 fn sole_exit_code() -> Option<c_int> {
+    // Counted are the first thread, although it has ended, and the two helpers.
     thread::leader_ended().filter(|_| thread::count() == Some(3))
 }
 
@@ -369,7 +367,7 @@ extern "C" fn run_speaker(_: *mut c_void) -> ! {
         match question {
             DISCARD => {
                 let pages = PAGES.load(Relaxed);
-                // If this fails, the listener is about to end the process.
+                // Ignored: if this fails, the listener is about to end the process.
                 let _ = LINE.discard(Pages { first: (pages >> 32) as u32, count: pages as u32 });
             }
             hint if hint > HINT => {
@@ -429,7 +427,8 @@ fn return_descriptors() -> bool {
     // Either both files are there, or none.
     let count = numbers.iter().filter(|number| **number >= 0).count();
     let kept = numbers.map(|number| {
-        // SAFETY: the listener keeps the descriptors open as long as it runs; those that there are not are not used.
+        // SAFETY: the listener keeps the descriptors open as long as it runs; the number 0 in place of a
+        // missing one is not used.
         unsafe { std::os::fd::BorrowedFd::borrow_raw(number.max(0)) }
     });
     send_some(socket.as_fd(), &[0], &kept[..count], libc::MSG_DONTWAIT).is_ok()

@@ -19,10 +19,10 @@
 //! Nothing here allocates except from the heap that this library provides, and all locks can be reset in a forked
 //! child. All records of the window lie outside of it.
 
-// Functions that panic when standard error cannot be written.
+// `print!` and `eprint!` are forbidden, since they panic when the stream cannot be written.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(test, allow(dead_code))]
-// Errors are built without a heap.
+// Large error values are accepted, because a box for them would need the heap.
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 mod boot;
@@ -47,7 +47,8 @@ mod traps;
 mod window;
 mod window_use;
 
-/// Called once this process has its window where system calls on it are trapped.
+/// Installs the handler of trapped system calls. Called once the window lies where the kernel traps calls on
+/// it.
 fn placed() {
     traps::install();
 }
@@ -58,6 +59,7 @@ extern "C" fn constructor() {
 }
 
 #[cfg(not(test))]
+#[expect(unsafe_code, reason = "the dynamic linker calls the functions of this section")]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;

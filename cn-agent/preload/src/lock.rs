@@ -3,6 +3,8 @@
 //!
 //! The word is 0 when open, 1 when held, 2 when held and a thread may be asleep on it.
 
+#![expect(unsafe_code, reason = "the lock lends its value to one thread at a time")]
+
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU32;
@@ -16,7 +18,6 @@ const AWAITED: u32 = 2;
 /// Number of spins before a waiter sleeps: critical sections are short unless a page has to be fetched.
 const LOOKS: u32 = 100;
 
-/// A value with its lock.
 #[derive(Debug)]
 pub struct Lock<T> {
     word: AtomicU32,
@@ -37,7 +38,6 @@ impl<T> Lock<T> {
         Lock { word: AtomicU32::new(OPEN), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock; waits until it is free.
     #[inline]
     pub fn lock(&self) -> LockGuard<'_, T> {
         if self.word.compare_exchange(OPEN, HELD, Acquire, Relaxed).is_err() {
@@ -46,7 +46,6 @@ impl<T> Lock<T> {
         LockGuard { lock: self }
     }
 
-    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         self.word.compare_exchange(OPEN, HELD, Acquire, Relaxed).ok().map(|_| LockGuard { lock: self })

@@ -1,9 +1,11 @@
 //! The message for lost data: a program that touches a lost page gets SIGBUS, and the last line on its standard error
 //! names the region, the memory node, and the remedy.
 //!
-//! The agent sends the reason before accesses to the lost pages raise SIGBUS, so when the signal comes, the reason is
-//! here, or is about to be received by the listener. A program that has a handler of its own for SIGBUS keeps it; then
-//! the listener prints the reason at once.
+//! The agent sends the reason before accesses to the lost pages raise SIGBUS. So when the signal comes, the
+//! listener has the reason, or is about to receive it. A program that has a handler of its own for SIGBUS
+//! keeps it; then the listener prints the reason at once.
+
+#![expect(unsafe_code, reason = "a signal handler reads the kernel's siginfo")]
 
 use std::ffi::{c_int, c_void};
 use std::fmt::Write;

@@ -1,8 +1,11 @@
 //! `mmap` and the like: large private anonymous mappings become parts of the window, and calls on parts of the window
 //! keep the window's records correct. All other calls are passed to the kernel unchanged.
 //!
-//! These are functions of their own behind the interposed ones, never inlined there: a library that patches the code of
-//! the interposed functions (UCX, Open MPI) makes the bare system call next, whose trap ends here and not in the patch.
+//! These functions are separate from the interposed ones, and never inlined there. A library that patches the
+//! code of the interposed functions (UCX, Open MPI) makes the bare system call next: its trap ends here, and
+//! not in the patch.
+
+#![expect(unsafe_code, reason = "mmap and the like act on memory by address")]
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -46,7 +49,8 @@ fn page_use(protection: c_int, flags: c_int) -> PageUse {
     }
 }
 
-/// Takes pages that may be touched: without their counting if the program asks for that and addresses are left.
+/// Takes pages that may be touched. They do not count as committed if the program requests that
+/// (`MAP_NORESERVE`) and enough addresses are left.
 fn taken(window: &Window, bytes: usize, flags: c_int) -> Option<usize> {
     let pages = bytes.div_ceil(PAGE);
     let uncounted =
@@ -106,7 +110,7 @@ pub unsafe fn mmap(
     let first = match protection {
         PROT_NONE if ours => window.take_addresses(bytes.div_ceil(PAGE), PageUse::Reserved),
         _ if ours && protection == PROT_READ | PROT_WRITE => match taken(window, bytes, flags) {
-            // A reservation of more addresses than there is memory; the kernel makes it.
+            // More addresses than there is memory: a reservation, which is left to the kernel.
             None if flags & MAP_NORESERVE != 0 && bytes > window.memory() => None,
             None => return failed(NO_MEMORY),
             first => first,
@@ -255,7 +259,7 @@ pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_in
     }
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE => process.window.discard(part),
-        // As for pages that are not locked: the window has no locked pages.
+        // The window has no locked pages, so this advice does the same as `MADV_DONTNEED`.
         libc::MADV_DONTNEED_LOCKED if sys::supports(advice) => process.window.discard(part),
         sys::MADV_GUARD_INSTALL if sys::supports(advice) => {
             return process.window.guard(part, || kernel(address, bytes));
@@ -280,12 +284,13 @@ pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_in
     outside(process, address as usize, bytes, kernel)
 }
 
-/// Most ranges of one call of `process_madvise` (`IOV_MAX`).
+/// Maximum number of ranges in one call of `process_madvise` (`IOV_MAX`).
 const RANGES_MAX: usize = 1024;
 /// Descriptors that stand for the calling thread and process (Linux 6.14).
 const SELF_DESCRIPTORS: std::ops::RangeInclusive<c_int> = -10_001..=-10_000;
 
-/// Passes advice about this process's own memory on, range by range; about another's, to the kernel.
+/// Handles advice on this process's own memory range by range; passes advice on another process's to the
+/// kernel.
 ///
 /// # Safety
 /// Nothing relies on content of the ranges that the advice discards.

@@ -1,11 +1,13 @@
 //! The next definitions of the functions that this library interposes: those that would be called without it.
 
+#![expect(unsafe_code, reason = "functions that the dynamic linker finds are called by address")]
+
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{gid_t, uid_t};
 
-/// Address of such a function, looked up once.
+/// Address of the next definition of one function, looked up once.
 struct Function(AtomicPtr<c_void>);
 
 impl Function {
@@ -59,7 +61,7 @@ static DLSYM: Function = Function::none();
 /// Versions of `dlsym` in the C library, the newest first. The unversioned symbol is this library's own function.
 const DLSYM_VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
 
-/// Looks up all functions.
+/// Looks up the next definitions of all interposed functions.
 pub fn find() {
     // SAFETY: the names are NUL-terminated.
     let version =
@@ -97,7 +99,7 @@ type FreeFn = unsafe extern "C" fn(*mut u8);
 type UsableSizeFn = unsafe extern "C" fn(*mut u8) -> usize;
 type DlsymFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// Looks up all functions, if that was not done yet.
+/// Looks up the next definitions of all interposed functions, if that was not done yet.
 pub fn find_if_needed() {
     if SETGROUPS.0.load(Ordering::Acquire).is_null() {
         find();

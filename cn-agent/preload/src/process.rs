@@ -20,6 +20,8 @@
 //! the C library has been set up, which may be in another library's constructor. Both are before `main` and before any
 //! thread.
 
+#![expect(unsafe_code, reason = "the process's state is a static that one thread sets once")]
+
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
 use std::fmt::Display;
@@ -51,16 +53,13 @@ const AGENT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Source of the process's memory at present.
 pub enum MemorySource {
     Boot,
-    /// The window of the process.
     Remote(&'static Process),
     /// The next allocator behind this library, as without this library.
     Local,
 }
 
-/// State of a process that is a member.
 pub struct Process {
     pub window: &'static Window,
-    /// The heap in the window.
     pub heap: Heap,
     place: MemberMemory,
     wait: Duration,
@@ -100,7 +99,7 @@ static MEMBER: AtomicU8 = AtomicU8::new(0);
 /// Address of a word that is 1 in a member, and 0 in a member's child that has not joined yet; null if the kernel
 /// cannot wipe memory in children.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-/// Process id of the member.
+/// Process id of the member. A child that shares the member's memory (`vfork`) has another one.
 static OWN: AtomicU32 = AtomicU32::new(0);
 /// Whether a fork is in progress by the C library's `fork`, which calls the fork handlers.
 static FORKING: AtomicBool = AtomicBool::new(false);
@@ -130,7 +129,8 @@ pub fn source() -> MemorySource {
     }
 }
 
-/// This process, if it is or was a member: its blocks keep their allocator in all stages.
+/// State of this process, if it is or was a member: blocks of its heap are returned to that heap in all
+/// stages.
 #[inline]
 pub fn member() -> Option<&'static Process> {
     if MEMBER.load(Acquire) == 0 {
@@ -143,7 +143,6 @@ pub fn member() -> Option<&'static Process> {
     Some(unsafe { PROCESS.get() })
 }
 
-/// Whether an address lies in this process's window.
 fn holds(address: usize) -> bool {
     member().is_some_and(|process| process.window.holds(address))
 }
@@ -204,17 +203,17 @@ pub fn start() {
         None => LOCAL,
         Some(settings) => match enter(&settings) {
             Ok(()) => REMOTE,
-            // Nothing to end a program for: `cn-agent exec` names it.
+            // No reason to end a program: `cn-agent exec` names it to the user.
             Err(NotMemberReason::Filtered) => LOCAL,
             Err(why) if settings.foremost => final_message::end(why),
-            // The requested program has started this one, perhaps long after its own start: it runs with local memory.
+            // The requested program has started this one, perhaps long after its own start, so this one runs
+            // with local memory.
             Err(_) => LOCAL,
         },
     };
     STAGE.store(stage, Release);
 }
 
-/// Reason why a process is not a member.
 enum NotMemberReason {
     Filtered,
     Valgrind,
@@ -261,7 +260,7 @@ fn enter(settings: &PreloadSettings) -> Result<(), NotMemberReason> {
     if settings.valgrind {
         return Err(NotMemberReason::Valgrind);
     }
-    // A further filter may end the process at the first system call that it does not know.
+    // A further filter may end the process at the first system call that it does not list.
     if settings.filters.zip(sys::filters()).is_some_and(|(usual, own)| own > usual) {
         return Err(NotMemberReason::Filtered);
     }
@@ -335,7 +334,7 @@ extern "C" fn in_child() {
         process.heap.reset();
     }
     let Some(view) = own_view(process.window) else {
-        // An agent that is there says why it has not followed the fork.
+        // An agent that answers gives the reason why it does not serve this child.
         match join(&process.place, JoinKind::Child { view: NO_VIEW, files: None }) {
             Err(JoinError::NoAgent { .. }) | Ok(_) => {
                 final_message::end("the agent that serves its memory ended during the fork")
@@ -345,10 +344,11 @@ extern "C" fn in_child() {
             }
         }
     };
-    // A process that may not be looked into, not even by itself, keeps its pages where they are.
+    // A process that may not open its own memory has none of its pages evicted.
     let files = ProcessFiles::own().ok();
     let mut joined = match join_as_child(process, view, files.as_ref()) {
         Ok(joined) => joined,
+        // The agent is out of reach from here, but serves the child's faults all the same.
         Err(JoinError::NoAgent { .. }) => {
             STAGE.store(REMOTE, Release);
             return;
@@ -411,7 +411,8 @@ fn rejoin(process: &Process, left: helpers::RetiredHelpers) {
 
 fn join_as_child(process: &Process, view: u16, files: Option<&ProcessFiles>) -> Result<Joined, JoinError> {
     let who = JoinKind::Child { view, files };
-    // The agent has just assigned this view: failing to find it means that the agent is out of reach.
+    // The agent has assigned this view just now: if no agent answers, it is out of reach, and a short wait
+    // suffices.
     match join(&process.place, who) {
         Err(JoinError::NoAgent { .. }) => join_with_retries(process, who, AGENT_TIMEOUT),
         Err(error) if error.is_transient() => join_with_retries(process, who, process.wait),

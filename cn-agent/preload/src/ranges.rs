@@ -18,13 +18,13 @@ pub struct Ranges<'a> {
 }
 
 impl<'a> Ranges<'a> {
-    /// Number of words for `pages` pages.
+    /// Number of 64-bit words that the bitmap of `pages` pages takes.
     pub fn words(pages: usize) -> usize {
         pages.div_ceil(BITS)
     }
 
-    /// All pages are free. `used` contains zeros; `first` is the number of the first page among all pages of the
-    /// process.
+    /// Creates a bitmap in which all pages are free. `used` contains zeros; `first` is the number of the
+    /// first page among all pages of the process.
     ///
     /// # Panics
     /// If the length of `used` is not [`words`](Self::words).
@@ -56,7 +56,7 @@ impl<'a> Ranges<'a> {
         true
     }
 
-    /// Frees the pages of a range.
+    /// Frees the pages of a range, all of which are in use.
     pub fn give(&mut self, pages: Range<usize>) {
         debug_assert!(self.find_used(&pages, false).is_none(), "pages {pages:?} are given back twice");
         self.lowest = self.lowest.min(pages.start);

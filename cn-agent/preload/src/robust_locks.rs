@@ -1,13 +1,16 @@
-//! Robust locks that a thread holds when it ends. The kernel releases them (`set_robust_list(2)`), but has no page
-//! fetched for a thread that is ending: a lock in a page that is away would never be released. So each thread does at
-//! its end what the kernel would do next.
+//! Robust locks that a thread holds when it ends. The kernel releases them (`set_robust_list(2)`), but does
+//! not wait for a page on behalf of a thread that is ending: a lock in an evicted page would never be
+//! released. So each thread releases its locks itself, just before its end.
+
+#![expect(unsafe_code, reason = "the kernel's list of robust locks consists of raw pointers")]
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// Limit of locks, that of the kernel (`ROBUST_LIST_LIMIT` of `linux/futex.h`): a list may be a circle.
+/// Maximum number of locks that are released, the same as the kernel's (`ROBUST_LIST_LIMIT` of
+/// `linux/futex.h`): a list may be a circle.
 const LOCKS_MAX: usize = 2048;
 /// Bit in an entry for a lock with priority inheritance.
 const PRIORITY: usize = 1;
@@ -27,7 +30,7 @@ struct Head {
     pending: usize,
 }
 
-/// Has threads release their locks from now on.
+/// Creates the key whose destructor has threads release their locks from now on.
 pub fn watch() {
     let mut key = 0;
     // SAFETY: the destructor has the type required, and stays loaded.
@@ -48,7 +51,8 @@ fn set_round(round: usize) {
     }
 }
 
-/// Destructor of thread-specific data. Those of the program may release locks, and run first: in the rounds before.
+/// Destructor of thread-specific data. It waits for the last round, because destructors of the program, which
+/// run in the rounds before, may release locks.
 extern "C" fn at_end(round: *mut c_void) {
     match round as usize {
         LAST_ROUND.. => release(),
@@ -91,8 +95,8 @@ fn release() {
     }
 }
 
-/// Marks the lock at `address` as one whose owner has died, and wakes a thread that waits for it. The kernel finds a
-/// lock of another owner there, and leaves it.
+/// Marks the lock at `address` as one whose owner has died, and wakes a thread that waits for it. The kernel
+/// then finds that this thread does not own the lock, and leaves it unchanged.
 fn release_one(address: usize, own: u32, priority: bool) {
     if !address.is_multiple_of(align_of::<AtomicU32>()) {
         return;
@@ -100,7 +104,7 @@ fn release_one(address: usize, own: u32, priority: bool) {
     // SAFETY: the word is readable and, as it is a lock, written with atomic instructions alone.
     let lock = unsafe { AtomicU32::from_ptr(address as *mut u32) };
     let mut seen = lock.load(SeqCst);
-    // Threads that wait for a lock with priority inheritance are the kernel's to wake.
+    // The kernel itself wakes threads that wait for a lock with priority inheritance.
     while seen & libc::FUTEX_TID_MASK == own && !(priority && seen & libc::FUTEX_WAITERS != 0) {
         let died = seen & libc::FUTEX_WAITERS | libc::FUTEX_OWNER_DIED;
         match lock.compare_exchange(seen, died, SeqCst, SeqCst) {
@@ -128,7 +132,7 @@ mod tests {
 
     #[test]
     fn locks_of_a_thread_that_ends_are_marked_and_others_kept() {
-        // The mutex is released by the destructor, before the kernel looks: its effect is the kernel's.
+        // `release` is called here before the kernel does the same, and must have the same effect.
         watch();
         let mutex = Box::leak(Box::new(MaybeUninit::<libc::pthread_mutex_t>::uninit()));
         let at = mutex.as_mut_ptr() as usize;

@@ -1,18 +1,18 @@
 //! Settings that `cn-agent exec` passes to its programs, in their environment.
 
+#![expect(unsafe_code, reason = "getenv returns a raw pointer")]
+
 use std::ffi::{CStr, c_int};
 use std::time::Duration;
 
 use cxloe_member::socket::SocketPath;
 
-/// Settings of this library, from environment variables.
 #[derive(Debug)]
 pub struct PreloadSettings {
-    /// Path of the agent's socket.
     pub agent: SocketPath,
     /// Number of the space that the process's memory belongs to.
     pub space: u64,
-    /// Limit of the process's memory in bytes.
+    /// Maximum number of bytes of remote memory of the process.
     pub bytes: usize,
     /// Size of the window in bytes: addresses for that memory, and for reservations.
     pub window: usize,

@@ -1,6 +1,8 @@
 //! System calls without the functions of the C library, whose names this library interposes. They set `errno` as the C
 //! library's functions do, unless documented otherwise.
 
+#![expect(unsafe_code, reason = "bare system calls take raw pointers")]
+
 use std::ffi::{c_int, c_void};
 use std::fmt::Write;
 use std::str::FromStr;
@@ -12,7 +14,6 @@ use libc::{
     MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE,
 };
 
-/// Size of a page in bytes.
 pub const PAGE: usize = 4096;
 
 /// Saved `errno`, restored when this is dropped: work inside `free` must not change it.
@@ -20,13 +21,11 @@ pub const PAGE: usize = 4096;
 pub struct Errno(c_int);
 
 impl Errno {
-    /// Saves the present `errno`.
     pub fn keep() -> Errno {
         // SAFETY: errno belongs to this thread.
         Errno(unsafe { *libc::__errno_location() })
     }
 
-    /// The present `errno`.
     pub fn now() -> c_int {
         // SAFETY: errno belongs to this thread.
         unsafe { *libc::__errno_location() }
@@ -61,7 +60,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, value, none) };
 }
 
-/// Wakes a thread that sleeps on `word`. Leaves `errno` alone.
+/// Wakes all threads that sleep on `word`. Leaves `errno` alone.
 pub fn futex_wake(word: &AtomicU32) {
     let _errno = Errno::keep();
     let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -152,10 +151,9 @@ pub fn addresses_at(base: usize, bytes: usize) -> Option<*mut c_void> {
 
 /// Advice that replaces pages by guards: touching them raises SIGSEGV. Linux 6.13 and newer.
 pub const MADV_GUARD_INSTALL: c_int = 102;
-/// Advice that removes guards.
 pub const MADV_GUARD_REMOVE: c_int = 103;
 
-/// Whether this kernel supports `advice`.
+/// Whether this kernel supports `advice`, tried with an empty range.
 pub fn supports(advice: c_int) -> bool {
     // SAFETY: the range is empty.
     unsafe { madvise(std::ptr::null_mut(), 0, advice) == 0 }

@@ -1,5 +1,6 @@
-//! Threads that the C library does not know of. The C library changes the user of all its threads, counts them, and
-//! ends the process with the last of them; the threads that serve the membership must not be included.
+//! Threads that are not registered with the C library. The C library changes the user of all its threads,
+//! counts them, and ends the process with the last of them; the threads that serve the membership must not be
+//! included.
 //!
 //! ```text
 //!   | stack, grows down | below | thread pointer | above |      one block for each thread
@@ -8,6 +9,8 @@
 //!
 //! Such a thread may call functions of the C library that only make a system call: these need a place for `errno`,
 //! which the thread has, and a thread descriptor of the C library, which contains zeros here.
+
+#![expect(unsafe_code, reason = "threads are made by clone, in assembly")]
 
 use std::arch::asm;
 use std::ffi::{c_int, c_long, c_void};
@@ -20,13 +23,13 @@ use crate::sys;
 const STACK: usize = 1 << 20;
 /// Number of bytes on either side of the thread pointer, in addition to those up to `errno`.
 const AROUND: usize = 64 << 10;
-/// Limit of the wait for a thread's end, in checks of a millisecond: an attempt to reach a successor of the agent may
-/// be in progress.
+/// Maximum wait for a thread's end, in checks of a millisecond each: an attempt to reach a successor of the
+/// agent may be in progress.
 const LOOKS_MAX: u32 = 30_000;
-/// Limit of the wait until the kernel does not count the thread any more, in checks of a millisecond.
+/// Maximum wait until the kernel does not count the thread any more, in checks of a millisecond each.
 const COUNT_MAX: u32 = 1000;
 
-/// Limit of the size of `/proc/self/stat` in bytes: 52 fields of 20 digits, and a name.
+/// Maximum size of `/proc/self/stat` in bytes: 52 fields of 20 digits, and a name.
 const STAT_MAX: usize = 1280;
 
 /// Main function of such a thread; it does not return.
@@ -65,7 +68,8 @@ impl ThreadRoom {
         #[cfg(target_arch = "x86_64")]
         unsafe {
             let (own, new) = (own as *const usize, room.pointer as *mut usize);
-            // The block's own address, twice; then the guards of stacks and of pointers.
+            // The block's own address, twice; then the values by which the C library guards stacks and
+            // pointers.
             new.write(room.pointer);
             new.add(2).write(room.pointer);
             new.add(5).write(own.add(5).read());
@@ -194,7 +198,7 @@ pub fn wait_alone() {
     }
 }
 
-/// Number of threads that the kernel counts in this process, if /proc is there.
+/// Number of threads that the kernel counts in this process; `None` if `/proc` is not mounted.
 pub fn count() -> Option<u64> {
     // SAFETY: all zeros are a valid value, and the kernel writes to a live one.
     let (found, about) = unsafe {
@@ -202,7 +206,7 @@ pub fn count() -> Option<u64> {
         (libc::stat(c"/proc/self/task".as_ptr(), &raw mut about) == 0, about)
     };
     // The folder /proc/self/task has two links, and one more for each thread.
-    // Of another width on other machines.
+    // The field has another width on other machines.
     #[allow(clippy::unnecessary_cast)]
     let links = about.st_nlink as u64;
     found.then(|| links.saturating_sub(2))

@@ -1,9 +1,11 @@
-//! System calls of the program that change the window, made past the interposed functions. `cn-agent exec` has the
-//! kernel stop them before they run: the calling thread gets SIGSYS, and the handler here does what the interposed
-//! functions do.
+//! System calls of the program that change the window and bypass the interposed functions. `cn-agent exec`
+//! has the kernel stop them before they run: the calling thread gets SIGSYS, and the handler here does what
+//! the interposed functions do.
 //!
 //! So SIGSYS belongs to this library: it is not blocked, and the program's own handler is called for signals that are
 //! not from that filter.
+
+#![expect(unsafe_code, reason = "a signal handler makes the system calls that were trapped")]
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -21,7 +23,6 @@ const SYS_SECCOMP: c_int = 1;
 /// `si_errno` of a signal from the filter of `cn-agent exec`.
 const TRAP_DATA: c_int = 0xC5;
 
-/// Whether the handler is installed.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The program's own handler of SIGSYS, and its flags.
 static HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
@@ -44,7 +45,7 @@ pub fn are_installed() -> bool {
     INSTALLED.load(Acquire)
 }
 
-/// Installs the handler, and lets the signal through.
+/// Installs the handler, and unblocks the signal.
 pub fn install() {
     // SAFETY: the handler is a function of this library; the kernel reads and writes live values.
     unsafe {
@@ -72,7 +73,7 @@ fn note(action: &libc::sigaction) {
     HANDLER.store(action.sa_sigaction, Release);
 }
 
-/// Handler that the program has set for SIGSYS; sets `new` in its place.
+/// Returns the disposition that the program has set for SIGSYS, and records `new` in its place.
 pub fn exchange(new: Option<&libc::sigaction>) -> libc::sigaction {
     // SAFETY: the structure consists of plain values.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -83,7 +84,6 @@ pub fn exchange(new: Option<&libc::sigaction>) -> libc::sigaction {
     before
 }
 
-/// Handler of SIGSYS.
 extern "C" fn on_trap(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a siginfo of this form, and the context of the interrupted code.
     let (of_call, machine) =
@@ -147,7 +147,7 @@ fn carry_out(call: libc::c_long, arguments: [usize; 6]) -> isize {
                 let ranges = second as *const libc::iovec;
                 mapping::process_madvise(int(first), ranges, third, int(fourth), int(fifth) as u32)
             }
-            // Shared memory in place of a part of the window.
+            // Shared memory cannot replace a part of the window.
             libc::SYS_shmat => {
                 Errno::set(libc::EINVAL);
                 -1

@@ -16,6 +16,8 @@
 //! of each granule, the length of the block that begins at a page. So neither taking nor giving back pages touches
 //! remote memory.
 
+#![expect(unsafe_code, reason = "the window is mapped memory, managed by address")]
+
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -123,17 +125,15 @@ impl Window {
         self.base
     }
 
-    /// Size of the window in bytes.
     pub fn bytes(&self) -> usize {
         self.pages * PAGE
     }
 
-    /// Limit of the bytes that are committed at a time.
+    /// Maximum number of bytes that are committed at a time.
     pub fn memory(&self) -> usize {
         self.use_of.lock().committed_max * PAGE
     }
 
-    /// Whether an address lies in the window.
     #[inline]
     pub fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.base) < self.pages * PAGE
@@ -146,13 +146,11 @@ impl Window {
         start..end
     }
 
-    /// Address of the page with this number.
     #[inline]
     pub fn address(&self, page: usize) -> *mut u8 {
         (self.base + page * PAGE) as *mut u8
     }
 
-    /// Number of the page that contains an address of the window.
     #[inline]
     pub fn page(&self, address: usize) -> usize {
         (address - self.base) / PAGE
@@ -332,6 +330,8 @@ impl Window {
             if announced {
                 sys::madvise(address.cast(), bytes, MADV_DONTNEED);
             } else {
+                // The agent cannot be reached: if the pages were discarded, it would install their former
+                // content again.
                 sys::mprotect(address.cast(), bytes, PROT_READ | PROT_WRITE);
                 address.write_bytes(0, bytes);
             }
@@ -415,7 +415,6 @@ mod tests {
         true
     }
 
-    /// Reads the first byte of a page.
     fn byte(window: &Window, page: usize) -> u8 {
         // SAFETY: the pages of a window are mapped, and each test has a window of its own.
         unsafe { window.address(page).read_volatile() }

@@ -4,18 +4,16 @@ use std::ops::Range;
 
 use crate::ranges::Ranges;
 
-/// Records of the use of the window's pages.
 #[derive(Debug)]
 pub struct WindowUse {
     /// Pages that are committed or reserved.
     pub taken: Ranges<'static>,
     /// Pages of `taken` that do not count as committed.
     reserved: Ranges<'static>,
-    /// Pages of `reserved` that may be touched: the region's room is asked for then.
+    /// Pages of `reserved` that may be touched; they take up room in the region only then.
     touchable: Ranges<'static>,
-    /// Number of committed pages.
     pub committed: usize,
-    /// Limit of committed pages.
+    /// Maximum number of committed pages.
     pub committed_max: usize,
     /// Number of reserved pages.
     pub idle: usize,
@@ -24,7 +22,8 @@ pub struct WindowUse {
 }
 
 impl WindowUse {
-    /// Records of a window whose pages in `taken` are nobody's. The other two are empty.
+    /// Records of a window in which the pages in `taken` belong to no caller. The other two bitmaps are
+    /// empty.
     pub fn new(
         taken: Ranges<'static>,
         [reserved, touchable]: [Ranges<'static>; 2],
@@ -127,7 +126,8 @@ mod tests {
         assert_eq!((used.committed, used.idle), (20, 180));
         assert_eq!(used.next_untouchable(0..PAGES), Some(120..200));
         assert_eq!(used.next_untouchable(0..120), None);
-        // What may be touched stays as it is when access to it is asked for; the rest counts.
+        // Pages that may be touched keep their state when they are made accessible; the others count as
+        // committed.
         assert!(used.commit_reserved(110..130));
         assert_eq!((used.committed, used.idle), (30, 170));
         assert!(!used.commit_reserved(130..160), "20 pages are left");

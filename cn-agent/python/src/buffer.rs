@@ -1,5 +1,7 @@
-//! Memory of another Python object, borrowed by the buffer protocol: what a bulk read writes into, and a bulk write
-//! reads from, without a copy of Python's.
+//! Memory of another Python object, borrowed by the buffer protocol. Bulk reads write into this memory, and
+//! bulk writes read from it, without a copy in Python.
+
+#![expect(unsafe_code, reason = "Python's buffer protocol lends raw memory")]
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -27,7 +29,7 @@ impl Borrowed {
         Self::of(object, ffi::PyBUF_WRITABLE)
     }
 
-    /// Both kinds of request are for contiguous bytes, whatever their type.
+    /// Borrows `object` with `flags`. Both flags in use request contiguous bytes of any type.
     fn of(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Borrowed> {
         let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
         // SAFETY: the object is valid, and the structure has room and stays where it is.
@@ -39,16 +41,15 @@ impl Borrowed {
         Ok(Borrowed(unsafe { view.assume_init() }))
     }
 
-    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.0.len as usize
     }
 
-    /// The bytes.
+    /// Returns the bytes for reading.
     ///
     /// # Safety
-    /// No thread writes to them while the slice is used. (Python gives this promise to no reader of a buffer; a program
-    /// that breaks it gets a mixture of bytes, as from `file.write`.)
+    /// No thread writes to the bytes while the slice is used. (Python gives this promise to no reader of a
+    /// buffer; a program that breaks it gets a mixture of bytes, as from `file.write`.)
     pub unsafe fn bytes(&self) -> &[u8] {
         if self.0.len == 0 {
             return &[];
@@ -57,7 +58,7 @@ impl Borrowed {
         unsafe { std::slice::from_raw_parts(self.0.buf.cast(), self.len()) }
     }
 
-    /// The bytes, to write.
+    /// Returns the bytes for writing.
     ///
     /// # Safety
     /// The buffer is [writable](Self::writable), and no thread uses the bytes while the slice is used; as for
@@ -73,7 +74,7 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // Without an interpreter, as at its end, nothing is to be given back.
+        // Without an interpreter, as at its end, the buffer need not be released.
         let _ = Python::try_attach(|_| {
             // SAFETY: the buffer was lent to this structure, and is given back once.
             unsafe { ffi::PyBuffer_Release(&mut *self.0) };

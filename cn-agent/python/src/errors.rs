@@ -1,8 +1,8 @@
-//! Failures as the exceptions of the Python package: the words of the command line, a kind for programs, and the number
-//! of an operation's status.
+//! Converts failures to the exceptions of the Python package. An exception has the text that the command line
+//! prints, a kind for programs, and the number of an operation's status.
 //!
-//! The classes are written in Python (`cxloe/_errors.py`): the stable interface of the interpreter lets a library derive
-//! classes of its own from exceptions only from Python 3.12 on.
+//! The classes are written in Python (`cxloe/_errors.py`): the stable interface of the interpreter lets a
+//! library derive classes of its own from exceptions only from Python 3.12 on.
 
 use cxloe_client::client::ClientError;
 use cxloe_client::mapping::MapError;
@@ -14,24 +14,20 @@ use pyo3::types::PyType;
 /// Failure of a call, before it is an exception.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The agent's answer, or its absence.
+    /// A request to the agent failed.
     #[error(transparent)]
     Agent(ClientError),
     /// A mapping was not made, or a request for one failed.
     #[error(transparent)]
     Mapping(MapError),
-    /// The connection was closed.
     #[error("the connection to the agent is closed; connect again")]
     NodeClosed,
-    /// The mapping was closed.
     #[error("the mapping is closed; map the region again")]
     MappingClosed,
-    /// The connection belongs to the parent of this process.
     #[error(
         "this connection is of the process that opened it, not of its child by fork; connect in the child"
     )]
     NodeOfParent,
-    /// The mapping belongs to the parent of this process.
     #[error(
         "this mapping is of the process that made it, not of its child by fork; map the region in the child"
     )]
@@ -93,7 +89,7 @@ fn kind_of_refusal(reason: &RefusalReason) -> String {
     }
 }
 
-/// An exception of the class of `cxloe._errors` that is named `class`.
+/// Creates an exception of the class `class` of `cxloe._errors`.
 fn exception(class: &str, words: String, kind: &str, code: Option<u32>) -> PyErr {
     Python::attach(|py| {
         let made = py
@@ -102,7 +98,7 @@ fn exception(class: &str, words: String, kind: &str, code: Option<u32>) -> PyErr
             .and_then(|class| class.cast_into::<PyType>()?.call1((words, kind, code)));
         match made {
             Ok(exception) => PyErr::from_value(exception),
-            // The package is not complete, or memory is short.
+            // The package is not complete, or memory is short: the program gets that error instead.
             Err(error) => error,
         }
     })

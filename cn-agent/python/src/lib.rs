@@ -16,9 +16,9 @@
 //!
 //! No wait holds the interpreter's lock. A child of `fork` is refused what belongs to its parent.
 
-// Symbols of Python are the interpreter's, and a test program of Rust has none: as a test, this crate is empty.
+// The interpreter provides Python's symbols, and a Rust test program has none: in tests, this crate is empty.
 #![cfg(not(test))]
-// The print macros panic when standard output or error is closed.
+// Use the project's own macros: the print macros panic when standard output or error is closed.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod buffer;

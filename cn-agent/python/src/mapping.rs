@@ -1,5 +1,7 @@
 //! A mapped region with Python's buffer protocol: `memoryview(mapping)`, `numpy.frombuffer(mapping)`.
 
+#![expect(unsafe_code, reason = "Python's buffer protocol takes raw pointers")]
+
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -13,8 +15,8 @@ use pyo3::types::PyDict;
 
 use crate::errors::Failure;
 
-/// The memory, which only the process that mapped it unmaps: a child of `fork` has neither the memory nor the thread
-/// that watches over the agent, for whose end unmapping waits.
+/// Memory that only the process that mapped it unmaps. A child of `fork` has neither the memory nor the
+/// thread that watches the agent, and unmapping waits for the end of that thread.
 struct Mapped {
     memory: ManuallyDrop<mapping::Mapping>,
     pid: u32,
@@ -29,17 +31,17 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         if self.is_here() {
-            // SAFETY: it is dropped once, here, and not used afterwards.
+            // SAFETY: `memory` is dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }
 }
 
-/// State that changes when views come and go.
+/// State that changes as views are made and released.
 struct State {
     /// The memory; `None` once it is closed.
     mapped: Option<Arc<Mapped>>,
-    /// Views of the memory (memoryviews, arrays) that exist.
+    /// Number of existing views of the memory (memoryviews, arrays).
     views: usize,
 }
 
@@ -51,7 +53,7 @@ pub struct Mapping {
     space: u64,
     kernel_faults: bool,
     pid: u32,
-    /// Locked for a few instructions only, never while something is waited for.
+    /// Locked for a few instructions only, never during a wait.
     state: Mutex<State>,
 }
 
@@ -200,7 +202,7 @@ impl Mapping {
         format!("<cxloe.Mapping of region {:?}, {} bytes{closed}>", self.name, self.size)
     }
 
-    /// Lends the memory.
+    /// Lends the memory to a view, and counts the view.
     ///
     /// # Safety
     /// `view` is what Python's buffer protocol passes.
@@ -222,7 +224,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Takes the memory back.
+    /// Stops counting a view that Python has released.
     ///
     /// # Safety
     /// `view` is what Python's buffer protocol passes, and was filled by `__getbuffer__`.
@@ -233,7 +235,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Unmapping waits for the agent; other threads of Python go on meanwhile. At the interpreter's end there are none.
+        // Unmapping waits for the agent, so it runs without the interpreter's lock, if there still is an
+        // interpreter.
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some(mapped) = state.mapped.take() else { return };
         let mut mapped = Some(mapped);

@@ -1,4 +1,6 @@
-//! A connection to the agent of this machine: lines, single and many, and what is attached.
+//! A connection to the agent of this machine: reads and writes of lines, the list of regions, and mappings.
+
+#![expect(unsafe_code, reason = "a Python program may change a buffer that it has lent")]
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -20,21 +22,23 @@ use crate::region::Region;
 
 /// Size of a line in bytes.
 const LINE: usize = 64;
-/// Lines that are submitted together.
+/// Maximum number of lines that are submitted together: the rings of a port have as many entries.
 const BATCH: usize = 256;
-/// Bytes that are moved between two looks at the process's signals: Ctrl-C ends a long call.
+/// Bytes that are transferred between two checks for signals of the process, so that Ctrl-C ends a long call.
 const BETWEEN_SIGNALS: usize = 64 << 20;
 
 /// Longest wait that an option of a mapping may name.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// A connection to the agent. Threads take turns; one that should not wait for others connects itself.
+/// A connection to the agent. Threads that share a connection wait for each other; a thread that must not
+/// wait opens a connection of its own.
 #[pyclass(module = "cxloe", frozen)]
 pub struct Node {
     path: PathBuf,
-    /// The process that connected: a child of `fork` shares the rings with it, and must not use them.
+    /// Process that connected: a child of `fork` shares the rings with its parent, and must not use them.
     pid: u32,
-    /// The port; `None` once it is closed. Locked without the interpreter's lock only.
+    /// The port; `None` once it is closed. Locked only without the interpreter's lock, since the holder may
+    /// wait.
     port: Mutex<Option<Client>>,
 }
 
@@ -48,7 +52,7 @@ pub fn connect(py: Python<'_>, socket: Option<PathBuf>) -> PyResult<Node> {
     Ok(Node { path, pid: std::process::id(), port: Mutex::new(Some(port)) })
 }
 
-/// The number of lines of a buffer of `bytes` bytes.
+/// Returns the number of lines in `bytes` bytes, or an error if they are not whole lines.
 fn lines(bytes: usize) -> PyResult<usize> {
     if bytes.is_multiple_of(LINE) {
         return Ok(bytes / LINE);
@@ -56,25 +60,25 @@ fn lines(bytes: usize) -> PyResult<usize> {
     Err(PyValueError::new_err(format!("{bytes} bytes are not whole lines of {LINE}")))
 }
 
-/// Refuses a range that has no end.
+/// Returns an error if the range ends beyond the largest address.
 fn end(address: u64, bytes: usize) -> PyResult<()> {
     let end = address.checked_add(bytes as u64);
     end.map(drop)
         .ok_or_else(|| PyOverflowError::new_err(format!("no memory is {bytes} bytes from {address:#x} on")))
 }
 
-/// The parts of `bytes` bytes between which signals are looked at.
+/// Divides `bytes` bytes into parts, after each of which signals are checked.
 fn parts(bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..bytes).step_by(BETWEEN_SIGNALS).map(move |from| from..bytes.min(from + BETWEEN_SIGNALS))
 }
 
-/// The addresses of the lines of a part of a batch.
+/// Returns the addresses of the lines of one batch. Only the first `lines` entries are meant.
 fn addresses(first: u64, lines: usize) -> [u64; BATCH] {
     std::array::from_fn(|i| if i < lines { first + (i * LINE) as u64 } else { first })
 }
 
 impl Node {
-    /// Whether this process is the one that connected.
+    /// Returns an error in a child of `fork`, which must not use its parent's connection.
     fn is_here(&self) -> Result<(), Failure> {
         if self.pid == std::process::id() { Ok(()) } else { Err(Failure::NodeOfParent) }
     }
@@ -97,7 +101,7 @@ impl Node {
         })
     }
 
-    /// Refuses a connection that is closed.
+    /// Returns an error if the connection is closed.
     fn is_open(&self, py: Python<'_>) -> Result<(), Failure> {
         self.with(py, |_| Ok(()))
     }
@@ -210,7 +214,8 @@ impl Node {
         Ok(buffer.len())
     }
 
-    /// Reads the lines at `addresses` into `buffer`, one after the other; many are on their way at a time.
+    /// Reads the lines at `addresses` into `buffer`, one after the other; many requests are in flight at a
+    /// time.
     fn read_lines(&self, py: Python<'_>, addresses: Vec<u64>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut buffer = Borrowed::writable(buffer)?;
         room(&addresses, buffer.len())?;
@@ -226,8 +231,8 @@ impl Node {
         Ok(())
     }
 
-    /// Writes the lines of `data` to `addresses`; many are on their way at a time. Lines of one address are written in
-    /// order.
+    /// Writes the lines of `data` to `addresses`; many requests are in flight at a time. Lines of one address
+    /// are written in order.
     fn write_lines(&self, py: Python<'_>, addresses: Vec<u64>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let data = Borrowed::readable(data)?;
         room(&addresses, data.len())?;
@@ -304,7 +309,7 @@ impl Node {
     }
 }
 
-/// Refuses a buffer that is not a line for each address.
+/// Returns an error unless the buffer has exactly one line for each address.
 fn room(addresses: &[u64], bytes: usize) -> PyResult<()> {
     if lines(bytes)? == addresses.len() {
         return Ok(());
@@ -313,7 +318,7 @@ fn room(addresses: &[u64], bytes: usize) -> PyResult<()> {
     Err(PyValueError::new_err(format!("{count} lines are {wanted} bytes, and the buffer has {bytes}")))
 }
 
-/// A wait in seconds, or the usual one.
+/// Converts a wait in seconds, 0 to a year; `None` gives `usual`.
 fn seconds(name: &str, given: Option<f64>, usual: Duration) -> PyResult<Duration> {
     let Some(given) = given else { return Ok(usual) };
     let wait = Duration::try_from_secs_f64(given).ok().filter(|wait| *wait <= WAIT_MAX);

@@ -10,7 +10,7 @@ pub struct Region {
     name: String,
     /// Address of the region's first byte, for reads and writes of lines (its HPA).
     address: u64,
-    /// Size in bytes.
+    /// Size of the region in bytes.
     size: u64,
     /// User on this node that may use the region; None: all who may use the agent.
     uid: Option<u32>,
@@ -26,7 +26,7 @@ pub struct Region {
     note: Option<String>,
 }
 
-/// The word by which the agent's answers name the state.
+/// Name of the state, as in the agent's answers.
 fn attachment(state: Attaching) -> &'static str {
     match state {
         Attaching::Attached => "attached",
@@ -55,7 +55,6 @@ impl From<AttachedRegion> for Region {
 }
 
 impl Region {
-    /// Name of the region.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,5 +1,5 @@
-//! Client operations on more, or on less, than a line: each is a *job*, sent as *bursts*, as many in flight as the
-//! engine takes.
+//! Client operations on several lines, or on part of a line. Each operation is a *job*, which is sent as
+//! *bursts*; as many bursts are in flight as the engine accepts.
 //!
 //! ```text
 //!   submission at the front of a ring --> Job, SegmentIter --> bursts --> Engine: bursts
@@ -7,15 +7,16 @@
 //!        completion <--- all are back ---- settle <-- data area <-----+ answers (by burst)
 //! ```
 //!
-//! The submissions of a client begin in order: the one at the front of its ring is sent segment by segment, and yields
-//! to the next one when all of its segments are sent. Bursts are few and shared by all clients, so that the frames in
-//! flight fit the smallest ring on the path; the client that is served first changes from round to round.
+//! The submissions of a client start in order: the one at the front of the client's ring is sent segment by
+//! segment, and the next one starts once all segments are sent. Bursts are few and shared by all clients, so
+//! that the frames in flight fit the smallest ring on the path; the client that is served first changes from
+//! round to round.
 //!
 //! A *patch* changes some bytes of a line: the line is read, changed and written. The line is locked from the read
 //! until the write is sent, and other writers of the line wait a round; after that, the order of the page's stream
 //! keeps the writes apart. So writers of one line never undo each other, even in different programs.
 //!
-//! All memory is allocated at the start.
+//! All memory is allocated when the agent starts, and none while operations run.
 
 use std::ops::Range;
 
@@ -31,9 +32,10 @@ use cxloe_cn_core::engine::{
     BurstRead, Direction, Engine, EngineError, RequestId, Segment, SegmentIter, Span, Write, touches,
 };
 
-/// Limit of bursts in flight, for all clients together: they fit the smallest ring on the path (256 frames in a veth).
+/// Maximum number of bursts in flight for all clients together. Their frames fit the smallest ring on the
+/// path, which is that of a veth with 256 frames.
 pub const BURSTS_MAX: usize = 128;
-/// Limit of lines that are being patched, for all clients together.
+/// Maximum number of lines being patched for all clients together. A patch beyond it waits for a later round.
 const PATCHES_MAX: usize = 64;
 /// Number of segments sent for one client before the next client's turn.
 const TURN: usize = 32;
@@ -44,7 +46,7 @@ static ZEROS: [u8; PAGE] = [0; PAGE];
 /// Identity of a client: its slot, and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Index of the slot.
+    /// Index of the client's slot.
     pub place: u16,
     /// Number of clients that had the slot before, by which a late result of such a client is recognised.
     pub generation: u16,
@@ -57,7 +59,7 @@ struct Burst {
     segment: Segment,
 }
 
-/// A line that is being patched, and is locked for other writers.
+/// A line that is being patched, and that other writers may not write until the patch is sent.
 #[derive(Clone, Copy, Debug)]
 struct Patch {
     owner: Owner,
@@ -65,7 +67,7 @@ struct Patch {
     hpa: u64,
     /// One bit for each byte of the line, set if the patch changes the byte.
     mask: u64,
-    /// The new line: complete once the old one was read.
+    /// New content of the line; complete once `read` is set.
     line: Line,
     read: bool,
 }
@@ -82,20 +84,21 @@ impl Patch {
     }
 }
 
-/// Outcome of continuing the submission at the front of a ring.
+/// Outcome of sending segments of the submission at the front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmissionProgress {
-    /// All segments are sent, so the entry can be released. Carries the result of a job that has ended already.
+    /// All segments are sent, so the ring entry can be released; with the result, if the job has ended
+    /// already.
     Through(Option<FinishedJob>),
-    /// The client has used up its turn.
+    /// The client has used up its turn, and continues in the next round.
     Later,
-    /// The engine takes no more: to be continued in the next round.
+    /// The engine accepts no more frames; the submission continues in the next round.
     Busy,
-    /// All bursts are in flight: to be continued when one has ended.
+    /// All bursts are in flight; the submission continues when one of them has ended.
     Full,
 }
 
-/// State that the jobs of all clients share.
+/// Bursts and patches of all clients.
 #[derive(Debug)]
 pub struct Bulk {
     bursts: Vec<Option<Burst>>,
@@ -116,13 +119,11 @@ impl Default for Bulk {
     }
 }
 
-/// The parts of a client that its jobs use.
+/// Parts of a client that [`Bulk::advance`] needs.
 pub struct JobClient<'a> {
-    /// Identity of the client.
     pub owner: Owner,
-    /// Jobs of the client.
     pub jobs: &'a mut Jobs,
-    /// Rings of the client, with the line of the submission at the front, and the data area.
+    /// The agent's end of the client's rings and data area.
     pub end: &'a AgentEnd,
     /// Address ranges of regions that belong to other users, ascending.
     pub foreign: &'a [Range<u64>],
@@ -130,11 +131,9 @@ pub struct JobClient<'a> {
 
 /// Context in which frames are sent in one round.
 pub struct Sending<'a, 'b> {
-    /// Engine that the operations go into.
     pub engine: &'a mut Engine,
     /// Time at the beginning of the round.
     pub now: Time,
-    /// Transmit side of the link.
     pub tx: &'a mut (dyn Transmit + 'b),
     /// Address ranges of regions that programs have mapped, which are refused to clients.
     pub mapped: &'a [Range<u64>],
@@ -165,13 +164,14 @@ impl Bulk {
             && self.patches.iter().any(|patch| patch.hpa >= hpa && patch.hpa < hpa.saturating_add(bytes))
     }
 
-    /// Drops the patches of a client that has gone. The client's bursts in flight end by themselves.
+    /// Drops the patches of a disconnected client. The client's bursts in flight stay until they are answered
+    /// or fail.
     pub fn forget(&mut self, owner: Owner) {
         self.patches.retain(|patch| patch.owner != owner);
     }
 
-    /// Continues the submission at the front of a client's ring, which is for more or less than a line. `sent` counts
-    /// frames.
+    /// Continues the submission at the front of a client's ring, an operation on several lines or on part of
+    /// one. Adds the number of frames sent to `sent`.
     #[inline]
     pub fn advance(
         &mut self,
@@ -196,13 +196,14 @@ impl Bulk {
         let Some(job) = &mut slots[usize::from(at)] else { return SubmissionProgress::Busy };
         let direction = if matches!(job.kind, JobKind::Read(_)) { Direction::Read } else { Direction::Write };
         for _ in 0..TURN {
-            // A segment may have failed while others were being sent.
+            // After one segment has failed, the remaining ones are not sent.
             let segment =
                 if job.failed.is_none() { segment_iter.segment(to.engine, direction) } else { None };
             let Some(segment) = segment else {
                 jobs.current = None;
                 return SubmissionProgress::Through(jobs.stop(at, None));
             };
+            // Checked for each segment, because the region may have changed owners since the last round.
             let outcome = match to.refusal(foreign, segment.hpa, segment.extent()) {
                 Some(error) => Err(error),
                 None => self.send(owner, at, job, &segment, end, to),
@@ -221,7 +222,7 @@ impl Bulk {
         SubmissionProgress::Later
     }
 
-    /// Starts the job of a submission.
+    /// Checks a submission and starts its job. A patch, which is one line only, is also sent here.
     fn begin(
         &mut self,
         client: &mut JobClient<'_>,
@@ -259,6 +260,7 @@ impl Bulk {
         if self.patches.len() == PATCHES_MAX || self.is_locked(hpa, bytes) {
             return Begun::Step(SubmissionProgress::Busy);
         }
+        // Copied now: the client can overwrite the ring entry at any time.
         let patch = Patch { owner, job: 0, hpa, mask, line: *end.front_line(), read: false };
         Begun::Step(self.begin_patch(patch, submission.tag, jobs, to, sent))
     }
@@ -299,8 +301,9 @@ impl Bulk {
         SubmissionProgress::Through(None)
     }
 
-    /// Writes the patches whose lines were read. `step_of` finds the client of each patch, and runs the step with the
-    /// client's jobs and foreign ranges. Returns whether a patch has to wait.
+    /// Writes the patches whose lines have been read. `step_of` finds the client of each patch, and runs the
+    /// step with the client's jobs and foreign ranges. Returns whether a patch must wait because the engine
+    /// was busy.
     #[cold]
     pub(crate) fn write_patches(
         &mut self,
@@ -401,7 +404,7 @@ impl Bulk {
         Ok(Some(()))
     }
 
-    /// Takes the burst of this index, which has ended.
+    /// Frees the burst of this index, which has ended. Returns `None` if the index is not in use.
     #[inline]
     pub fn arrived(&mut self, at: u16) -> Option<FinishedBurst> {
         let Burst { owner, job, segment } = self.bursts.get_mut(usize::from(at))?.take()?;
@@ -409,7 +412,8 @@ impl Bulk {
         Some(FinishedBurst { owner, job, segment })
     }
 
-    /// Applies the outcome of a burst of this client: the data read, nothing for a write, or an error.
+    /// Applies the outcome of a burst to its job: the data of a read, no bytes for a write, or an error.
+    /// Returns the job's result if the job has now ended.
     #[inline]
     pub fn take(
         &mut self,
@@ -453,17 +457,15 @@ impl Bulk {
         }
     }
 
-    /// Whether a patch is still to be written.
     #[inline]
     pub(crate) fn has_patches(&self) -> bool {
         !self.patches.is_empty()
     }
 }
 
-/// A burst that has ended, without its data.
+/// A burst that has ended; the data that it read is passed separately.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishedBurst {
-    /// The client that the burst belongs to.
     pub owner: Owner,
     job: u16,
     segment: Segment,
@@ -474,7 +476,7 @@ enum Begun {
     Step(SubmissionProgress),
 }
 
-/// Copies the lines of a segment to their places in the data area; byte `at` is the place of the segment's first byte.
+/// Copies the lines of a segment into the data area, the segment's first byte to offset `at`.
 #[inline]
 fn scatter(end: &AgentEnd, at: usize, segment: &Segment, data: &[u8]) {
     for Span { first, lines, offset } in segment.spans() {

@@ -1,4 +1,5 @@
-//! One client: its rings; its socket, which carries wake-ups and ends the client when it is closed; and its user.
+//! One connected client: its rings, its socket and its user. The socket carries wake-ups, and closing it ends
+//! the client.
 
 use std::io;
 use std::net::Shutdown;
@@ -17,16 +18,15 @@ use super::client_slot::ClientSlot;
 use super::jobs::{FinishedJob, Jobs};
 use super::owners::Owners;
 
-/// A connected client of the agent.
 #[derive(Debug)]
 pub struct Client {
     pub(crate) end: AgentEnd,
     socket: ClosedElsewhere<UnixStream>,
     _slot: ClientSlot,
-    /// Number of operations without a completion.
+    /// Number of operations taken from the ring and not yet completed.
     pub(crate) in_flight: usize,
     pub(crate) jobs: Jobs,
-    /// User of the client; `None` for one that may use all regions.
+    /// User id of the client; `None` for a user who may use all regions.
     uid: Option<u32>,
     /// Address ranges of regions that belong to other users, ascending.
     pub(crate) foreign: Vec<Range<u64>>,
@@ -35,7 +35,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client with these rings and this socket, of user `uid`; `None` for one that may use all regions.
+    /// Returns a client of user `uid`, or, with `None`, one that may use all regions.
     pub fn new(end: AgentEnd, socket: UnixStream, slot: ClientSlot, uid: Option<u32>) -> Client {
         let (jobs, foreign) = (Jobs::default(), Vec::new());
         let socket = ClosedElsewhere::new(socket);
@@ -64,7 +64,7 @@ impl Client {
         std::mem::take(&mut self.completed)
     }
 
-    /// The socket, to be polled for wake-ups.
+    /// Socket to poll for wake-ups and for the end of the client.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -74,7 +74,8 @@ impl Client {
         let (mut bytes, mut came) = ([0; 64], Descriptors::new());
         let received =
             receive_some(self.socket.as_fd(), &mut bytes, &mut came, MsgFlags::MSG_DONTWAIT.bits());
-        // Wake-ups have none.
+        // Wake-ups carry no descriptors. Any that came are closed on another thread, because closing them may
+        // block.
         if !came.is_empty() {
             dispose(came);
         }
@@ -84,9 +85,9 @@ impl Client {
         }
     }
 
-    /// Sends the client a wake-up.
+    /// Wakes a sleeping client by one byte on the socket. Never blocks.
     pub(crate) fn wake(&self) {
-        // A full socket holds wake-ups that the client has not read; `drain_wakeups` notices a closed one.
+        // Errors are ignored: a full socket already holds wake-ups, and `drain_wakeups` notices a closed one.
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let _ = send(self.socket.as_raw_fd(), &[1], flags);
     }
@@ -94,7 +95,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // A pending poll keeps the socket open for a while, but the other end has to be closed at once.
+        // A pending poll may keep the socket open for a while; the shutdown ends the client's side at once.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

@@ -1,5 +1,5 @@
-//! Places for clients: as many as the agent has ports. Each user may take a share, and some places are for root and the
-//! agent's user alone.
+//! Slots for clients, as many as the agent has ports. Each user may take a share of the slots, and some slots
+//! are reserved for root and the agent's own user.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,32 +9,32 @@ use cxloe_cn_core::user_shares::{RESERVE, ShareReached, SharedResource, check};
 
 type Counter = Arc<AtomicUsize>;
 
-/// Reason why there is no place for a client.
+/// Reason for refusing a client a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSlot {
-    /// All places that this user could take are taken; the limit is that of all places.
+    /// All slots open to this user are taken. Carries the total number of slots, free or not.
     Full(usize),
-    /// The user has taken its share.
+    /// The user has as many slots as one user may take.
     Share(ShareReached),
 }
 
-/// The places of an agent; clones share them.
+/// The slots of an agent; clones share the counts.
 #[derive(Clone, Debug)]
 pub struct ClientSlots {
     limit: usize,
     share: usize,
     all: Counter,
-    /// Places that are taken by users with a share.
+    /// Number of slots taken by users other than root and the agent's user.
     others: Counter,
     users: Arc<Mutex<BTreeMap<u32, Counter>>>,
 }
 
-/// A place for one client; free again when dropped, on any thread and without waiting.
+/// Slot for one client. Dropping it frees the slot, on any thread and without waiting.
 #[derive(Debug)]
 pub struct ClientSlot([Option<Counter>; 3]);
 
 impl ClientSlots {
-    /// `limit` places, of which each user may take `share`.
+    /// Returns `limit` slots, of which each user may take `share`.
     pub fn new(limit: usize, share: usize) -> ClientSlots {
         ClientSlots {
             limit,
@@ -45,16 +45,18 @@ impl ClientSlots {
         }
     }
 
-    /// Takes a place for a client of `user`; `None` is root or the agent's user.
+    /// Takes a slot for a client of `user`; `None` stands for root and the agent's user, who have no share.
     ///
     /// # Errors
-    /// Any [`NoSlot`].
+    /// [`NoSlot::Share`] if the user has taken its share, [`NoSlot::Full`] if no slot is left for this user.
     pub fn take(&self, user: Option<u32>) -> Result<ClientSlot, NoSlot> {
         let full = NoSlot::Full(self.limit);
         let mut slot = ClientSlot([const { None }; 3]);
-        // Only here are places taken, one at a time; `ClientSlot` gives those back that were taken before a refusal.
+        // The lock makes the check of the share and the count one step. On a refusal, dropping `slot` gives
+        // back the counts already taken.
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(uid) = user {
+            // Users without a client are removed, so that the map does not grow.
             users.retain(|_, taken| taken.load(Ordering::Relaxed) > 0);
             let taken = users.entry(uid).or_default();
             let had = taken.load(Ordering::Relaxed) as u64;
@@ -93,7 +95,7 @@ mod tests {
             matches!(slots.take(Some(1)), Err(NoSlot::Share(reached)) if reached.uid == 1 && reached.limit == 5)
         );
         let others: Vec<_> = [2, 2, 2, 2, 2, 3, 3, 3, 3].map(|user| slots.take(Some(user)).unwrap()).into();
-        // 14 of 16 are taken: the rest is root's.
+        // 14 of 16 slots are taken; the last two are reserved for root.
         assert_eq!(slots.take(Some(3)).unwrap_err(), NoSlot::Full(16));
         let root: Vec<_> = (0..2).map(|_| slots.take(None).unwrap()).collect();
         assert_eq!(slots.take(None).unwrap_err(), NoSlot::Full(16));
@@ -103,7 +105,7 @@ mod tests {
         let all: Vec<_> = (0..16).map(|_| slots.take(None).unwrap()).collect();
         assert_eq!(slots.take(Some(4)).unwrap_err(), NoSlot::Full(16));
         drop(all);
-        // A refusal keeps no place.
+        // A refusal must leave no count behind.
         assert_eq!([&slots.all, &slots.others].map(|taken| taken.load(Ordering::Relaxed)), [0, 0]);
         assert!(slots.users.lock().unwrap().values().all(|taken| taken.load(Ordering::Relaxed) == 0));
     }

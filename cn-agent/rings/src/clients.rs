@@ -1,14 +1,15 @@
-//! The clients of the rings, in turn: a bounded number of submissions of each go into the engine, and completions
-//! return to the client's rings.
+//! Serves all clients in rounds. In each round, a bounded number of submissions of each client go into the
+//! engine, and completions return to the client's rings.
 //!
-//! The identity of an operation holds the client's slot, the slot's generation and the client's tag, so that its end
-//! needs no lookup, and an operation whose client has gone is recognised and dropped. No client has more
-//! operations in flight than its completion ring has room, so a completion always finds an entry. Operations on more
-//! than a line, or on less, are in [`bulk`](super::bulk).
+//! The request id of an operation holds the client's slot, the slot's generation and the client's tag, so
+//! that completing the operation needs no lookup table, and a result for a client that has disconnected is
+//! recognised and dropped. No client has more operations in flight than its completion ring has free entries,
+//! so a completion always finds an entry. Operations on several lines, or on part of one, are in
+//! [`bulk`](super::bulk).
 //!
-//! Rights are checked at each step of an operation, not only at its beginning, because a region may change owners in
-//! between. A flush is taken off its ring when it begins, so that neither its end nor the next client's flush depends
-//! on the client.
+//! Rights are checked at each step of an operation, not only when it starts, because a region may change
+//! owners in between. A flush is taken off its ring when it starts, so that the client can delay neither the
+//! end of this flush nor another client's.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -28,7 +29,7 @@ use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, RequestId, Sink, W
 
 /// Number of submissions taken from one client before the next client's turn.
 const TURN: usize = 64;
-/// Upper bound of the configured number of clients: indices of slots have 16 bits.
+/// Maximum that the number of clients may be configured to; the index of a slot has 16 bits.
 pub const CLIENTS_LIMIT: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -40,7 +41,7 @@ struct ClientIndex {
 /// Result of serving a round of submissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundResult {
-    /// Number of submissions taken and of frames sent for them.
+    /// Work done: submissions taken from rings, plus frames sent for operations on several lines.
     pub taken: usize,
     /// Whether the engine took no more; the submission is retried in the next round.
     pub backpressured: bool,
@@ -54,29 +55,26 @@ struct Flushing {
     flush: Flush,
 }
 
-/// All clients of the agent.
 #[derive(Debug)]
 pub struct Clients {
     places: Vec<ClientIndex>,
     /// Indices of the slots in use.
     active: Vec<u16>,
-    /// The flush in progress, which flushes of other clients wait for.
+    /// The flush in progress; flushes of other clients wait for its end.
     flushing: Option<Flushing>,
     bulk: Bulk,
     /// Position in `active` of the client that is served first in the next round.
     first: usize,
-    /// Owners of regions, by address.
     owners: Owners,
     /// The worker's CPU as last published to clients.
     cpu: Option<u32>,
-    /// Clients disconnected because they corrupted their rings.
     broken: u64,
     /// Whether [`active`](Self::active) has changed since the last call of `changed_sockets`.
     changed: bool,
 }
 
 impl Clients {
-    /// An empty set with slots for `most` clients.
+    /// Returns an empty set with slots for `most` clients.
     pub fn new(most: usize) -> Clients {
         Clients {
             places: (0..most).map(|_| ClientIndex::default()).collect(),
@@ -91,7 +89,6 @@ impl Clients {
         }
     }
 
-    /// Number of clients.
     pub fn count(&self) -> usize {
         self.active.len()
     }
@@ -115,8 +112,8 @@ impl Clients {
         tracing::debug!(place = at, clients = self.active.len(), "port opened");
     }
 
-    /// Sets the owner of the region that begins at `hpa`: the size of the region's window, and the user; `None` removes
-    /// the owner.
+    /// Sets the owner of the region that begins at `hpa`, as the size of the region's window in bytes and a
+    /// user id; `None` removes the owner.
     pub fn set_owner(&mut self, hpa: u64, owner: Option<(u64, u32)>) {
         if !self.owners.set(hpa, owner) {
             return;
@@ -149,7 +146,8 @@ impl Clients {
         Some(self.active.iter().filter_map(client).map(|client| client.socket()))
     }
 
-    /// Reads wake-ups off the sockets at the positions that `ready` selects, and removes clients that have gone.
+    /// Reads wake-ups off the sockets at the positions that `ready` selects, and removes clients that have
+    /// closed theirs.
     pub fn drain_wakeups(&mut self, ready: impl Fn(usize) -> bool) {
         // In descending order, because a removal changes later positions.
         for position in (0..self.active.len()).rev().filter(|position| ready(*position)) {
@@ -162,7 +160,7 @@ impl Clients {
         }
     }
 
-    /// Passes submissions to the engine, except for those of addresses in `mapped`.
+    /// Passes submissions to the engine in one round, and refuses those for addresses in `mapped`.
     #[inline]
     pub fn serve(
         &mut self,
@@ -194,7 +192,7 @@ impl Clients {
         served
     }
 
-    /// Continues the flush in progress.
+    /// Continues the flush in progress, and completes it once the engine has nothing left to write back.
     #[cold]
     fn flush_on(&mut self, to: &mut Sending<'_, '_>, served: &mut RoundResult) {
         let Some(Flushing { owner, tag, flush }) = &mut self.flushing else { return };
@@ -274,6 +272,8 @@ impl Clients {
                     }
                 }
                 Operation::Flush => {
+                    // A flush covers the client's earlier operations, so all of them must have ended. One
+                    // flush runs at a time.
                     if client.in_flight > 0 || self.flushing.is_some() {
                         return Ok(());
                     }
@@ -291,6 +291,7 @@ impl Clients {
                                 Err(error) => Some((Status::Failed(error), None)),
                             }
                         }
+                        // Another client patches the line: a write sent now would be undone by the patch.
                         None if self.bulk.is_locked(hpa, LINE_SIZE as u64) => {
                             served.backpressured = true;
                             return Ok(());
@@ -326,6 +327,9 @@ impl Clients {
             let Some(client) = &mut self.places[usize::from(*at)].client else { continue };
             if client.take_completed() {
                 if !std::mem::replace(&mut fenced, true) {
+                    // Completions must be visible before the agent reads whether the client sleeps. A client
+                    // that falls asleep does both in the opposite order, so one of the two sides notices the
+                    // other.
                     fence(Ordering::SeqCst);
                 }
                 if client.end.wake_wanted() {
@@ -341,12 +345,13 @@ impl Clients {
     /// the agent must not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
         self.set_asleep(true);
+        // The agent's flag must be visible before it reads the rings, or a submission could arrive unnoticed.
         fence(Ordering::SeqCst);
         let Clients { active, places, .. } = self;
         active.iter().any(|at| places[usize::from(*at)].client.as_mut().is_some_and(|c| c.end.news()))
     }
 
-    /// Publishes to clients whether the agent sleeps.
+    /// Publishes to clients whether the agent sleeps, and so must be woken after a submission.
     pub fn set_asleep(&mut self, asleep: bool) {
         for at in &self.active {
             if let Some(client) = &mut self.places[usize::from(*at)].client {
@@ -392,7 +397,7 @@ impl Clients {
     }
 }
 
-/// The client `owner`, if it is still connected.
+/// Returns the client `owner`, or `None` if the client has disconnected, even if its slot is in use again.
 #[inline]
 fn client_of(places: &mut [ClientIndex], owner: Owner) -> Option<&mut Client> {
     let place =

@@ -1,24 +1,24 @@
-//! The jobs of one client: its operations on more, or on less, than a line, until they end.
+//! The jobs of one client: its operations on several lines, or on part of one, until they end.
 
 use cxloe_client::ring::ENTRIES;
 use cxloe_client::status::Status;
 use cxloe_cn_core::engine::{EngineError, SegmentIter};
 
-/// Limit of the jobs of one client: one for each entry of a ring.
+/// Maximum number of jobs of one client: one for each entry of a ring.
 const JOBS_MAX: usize = ENTRIES;
 
-/// Kind of a job, with the place of its data.
+/// Kind of a job, with the place of its data in the client's data area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobKind {
-    /// The data is read into the data area, from this byte on.
+    /// Data goes to the data area, from this byte on.
     Read(usize),
-    /// The data is written from the data area, from this byte on.
+    /// Data comes from the data area, from this byte on.
     Write(usize),
     Zero,
     Patch,
 }
 
-/// An operation on more, or on less, than a line, in progress.
+/// An operation in progress on several lines, or on part of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub tag: u32,
@@ -31,7 +31,7 @@ pub(super) struct Job {
     pub failed: Option<EngineError>,
 }
 
-/// All jobs of one client, in slots.
+/// Jobs of one client. The index of a job stays the same until the job ends.
 #[derive(Debug)]
 pub struct Jobs {
     pub(super) slots: Vec<Option<Job>>,
@@ -62,7 +62,7 @@ impl Jobs {
         self.slots.get_mut(usize::from(at))?.as_mut()
     }
 
-    /// Ends a job, unless a burst of it is in flight or still to be sent.
+    /// Ends a job and returns its result, unless a burst of the job is in flight or still to be sent.
     #[inline]
     pub(super) fn settle(&mut self, at: u16) -> Option<FinishedJob> {
         let job = self.get(at).filter(|job| job.out == 0 && job.sent)?;
@@ -72,7 +72,7 @@ impl Jobs {
         Some(ended)
     }
 
-    /// Sends no further segment of a job, and ends the job once its bursts have ended.
+    /// Stops sending segments of a job, and ends the job if none of its bursts is in flight.
     pub(super) fn stop(&mut self, at: u16, failed: Option<EngineError>) -> Option<FinishedJob> {
         if let Some(job) = self.get(at) {
             job.sent = true;
@@ -81,7 +81,7 @@ impl Jobs {
         self.settle(at)
     }
 
-    /// Removes a job of which nothing was sent.
+    /// Removes a job for which no frame was sent.
     pub(super) fn cancel(&mut self, at: u16) {
         self.slots[usize::from(at)] = None;
         self.free.push(at);

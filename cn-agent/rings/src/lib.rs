@@ -11,15 +11,15 @@
 //!          +------------------- completions (Sink) <-----------------------------------+
 //! ```
 //!
-//! A client is not trusted: nothing it writes, at any moment, gives it access to another user's regions or delays
-//! another client.
+//! A client is not trusted: nothing that it writes, at any moment, gives it access to another user's regions
+//! or delays another client.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`client`] | one client: its rings, its socket, its user |
-//! | [`client_slot`] | places for clients, by user |
-//! | [`clients`] | all clients, in turn |
-//! | [`bulk`] | operations on more than a line, or on less |
+//! | [`client_slot`] | slots for clients, and the share of each user |
+//! | [`clients`] | all clients, served in rounds |
+//! | [`bulk`] | operations on several lines, or on part of one |
 //! | [`jobs`] | the jobs of one client |
 //! | [`owners`] | which addresses belong to which user |
 

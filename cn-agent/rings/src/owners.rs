@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The windows of regions that have an owner, with their sizes and users, by address. All users may use other regions.
+/// Address windows of the regions that have an owner, each with its size and the owner's user id. All users
+/// may use the other regions.
 #[derive(Debug, Default)]
 pub struct Owners(BTreeMap<u64, (u64, u32)>);
 
 impl Owners {
-    /// Sets the owner of the region that begins at `hpa`, with the size of the region's window; `None` removes the
-    /// owner. Returns whether that changes anything.
+    /// Sets the owner of the region that begins at `hpa`, as the size of the region's window in bytes and a
+    /// user id; `None` removes the owner. Returns whether that changes anything.
     pub fn set(&mut self, hpa: u64, owner: Option<(u64, u32)>) -> bool {
         let before = match owner {
             Some(owner) => self.0.insert(hpa, owner),
@@ -18,8 +19,8 @@ impl Owners {
         before != owner
     }
 
-    /// Windows that belong to other users than `uid`, ascending; none for `None`, which stands for a user who may use
-    /// all.
+    /// Returns the windows that belong to users other than `uid`, ascending. With `None`, a user who may use
+    /// all regions, there are no such windows.
     pub(crate) fn foreign_to(&self, uid: Option<u32>) -> Vec<Range<u64>> {
         let Some(uid) = uid else { return Vec::new() };
         let others = self.0.iter().filter(|(_, (_, owner))| *owner != uid);

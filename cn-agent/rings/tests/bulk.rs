@@ -1,5 +1,5 @@
-//! Client operations on more, or on less, than a line, through rings. The engine and the services are real, the network
-//! is simulated, and the clients run in the thread of the test.
+//! Client operations on several lines, or on part of one, through rings. The engine and the memory nodes'
+//! services are real, the network is simulated, and the clients run in the thread of the test.
 
 #[allow(dead_code, reason = "the tests of the line port use the rest")]
 #[path = "../../tests/looped/mod.rs"]
@@ -44,7 +44,7 @@ fn bytes_are_written_zeroed_and_read_wherever_they_lie() {
         let there = Lines { at: end, count: all.count };
         assert_eq!(agent.run(&mut client, Operation::ReadBytes(there), HPA, None), Status::Done);
         assert!(client.get(end, model.len()) == model, "{ways} ways");
-        // The range ends one byte behind the region.
+        // The last line of the region and one line beyond it.
         let beyond = Operation::ReadBytes(Lines { at: 0, count: 2 });
         let hpa = HPA + model.len() as u64 - 64;
         let status = agent.run(&mut client, beyond, hpa, None);
@@ -75,7 +75,7 @@ fn what_makes_no_sense_is_refused_and_hurts_nobody() {
         assert_eq!(agent.run(&mut bad, operation, HPA, None), Status::BadOperation, "{operation:?}");
     }
     assert_eq!(agent.run(&mut good, Operation::Patch(1), HPA, Some(&[5; 64])), Status::Done);
-    // A client that leaves ends its operations and their bursts.
+    // When a client disconnects, its operations end and their bursts become free for other clients.
     for round in 0..20 {
         let mut leaving = agent.connect();
         for tag in 0..200 {
@@ -122,8 +122,7 @@ fn mapped_regions_are_not_touched() {
     }
 }
 
-/// Tests several clients that write bytes of the same lines at once, by patches and by byte writes: no write may be
-/// undone.
+/// Tests that several clients that patch bytes of the same lines at once do not undo each other's writes.
 #[test]
 fn writers_of_one_line_do_not_undo_each_other() {
     const WRITERS: usize = 4;
@@ -148,7 +147,7 @@ fn writers_of_one_line_do_not_undo_each_other() {
                 assert_eq!(agent.completion(client).status, Status::Done);
             }
         }
-        // Line reads take a different path, through the line cache.
+        // Line reads take another path through the engine than bursts do.
         let client = &mut clients[0];
         for line in 0..32 {
             client.ring.submit(Submission { tag: 1, operation: Operation::Read, hpa: HPA + line * 64 }, None);

@@ -1,6 +1,6 @@
-//! A client that changes its memory between the agent's steps neither reaches another user's region nor delays another
-//! client. The engine and the services are real, the network is simulated, and the clients run in the thread of the
-//! test.
+//! A client that changes its memory between the agent's steps neither reaches another user's region nor
+//! delays another client. The engine and the memory nodes' services are real, the network is simulated, and
+//! the clients run in the thread of the test.
 
 #[allow(dead_code, reason = "the tests of the line port use the rest")]
 #[path = "../../tests/looped/mod.rs"]
@@ -19,12 +19,12 @@ use cxloe_cn_core::engine::EngineError;
 
 const ALICE: u32 = 4711;
 const BOB: u32 = 4712;
-/// Content of bob's region.
+/// Content of every line of bob's region.
 const SECRET: [u8; 64] = [0xB0; 64];
-/// Number of words of an entry, and of words before the first entry.
+/// Number of 64-bit words of a ring entry. The submission ring's first entry begins at word `SUBMISSIONS`.
 const ENTRY: usize = 16;
 const SUBMISSIONS: usize = 512;
-/// First word of an entry: the number of the operation, and the phase bit of the first lap.
+/// First word of an entry: the number of the operation, and in bit 31 the phase of the first lap.
 const READ: u64 = 1 | 1 << 31;
 const WRITE: u64 = 2 | 1 << 31;
 
@@ -59,7 +59,8 @@ fn is_intact(agent: &mut Agent, bob: &mut Ends) {
     assert!(bob.get(0, agent.bytes) == SECRET.repeat(agent.bytes / 64), "bob's region has changed");
 }
 
-/// Tests a long operation of several rounds whose entry is changed to another user's line after the first round.
+/// Tests that a long operation reaches only its own region, although its ring entry is overwritten after each
+/// round with an operation on another user's line.
 #[test]
 fn an_entry_that_changes_under_way_reaches_no_other_user() {
     for (first_word, long) in [

@@ -4,6 +4,8 @@
 //! overwrite every register: the kernel has saved all registers and restores them when the handler returns, and a
 //! handler that is jumped to need not preserve them either.
 
+#![expect(unsafe_code, reason = "the handler switches stacks in assembly")]
+
 use std::arch::naked_asm;
 use std::mem::offset_of;
 

@@ -1,13 +1,14 @@
 //! The handler on architectures without the assembly. It stays on the signal stack, which is large enough to handle a
 //! device that is gone, but not inline faults.
 
+#![expect(unsafe_code, reason = "the handler reads and changes the signal's context")]
+
 use libc::{c_int, c_void, siginfo_t};
 
 use super::{ReturnAction, decide};
 
 pub const HAS_STACKS: bool = false;
 
-/// Entry point of the signal handler.
 pub extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let ReturnAction { handler, mask } = decide(signal, info, context);
     if handler == 0 {

@@ -1,12 +1,14 @@
 //! # cxloe-sigbus: the handler of SIGBUS
 //!
-//! SIGBUS of inline mappings, of devices that are gone, and of everything else in the process. A module whose memory
-//! may raise SIGBUS installs a function that [serves](FaultServer) the fault; the handler calls each in turn.
+//! The handler serves SIGBUS of inline mappings, of devices that are gone, and of everything else in the
+//! process. A module whose memory may raise SIGBUS installs a function that [serves](FaultServer) the fault;
+//! the handler calls these functions one after the other.
 //!
-//! Programs choose the size of their threads' signal stacks: 8 KiB in Rust, 32 KiB in Go, sometimes just the least size
-//! that the kernel allows, which a CPU with AVX-512 or AMX fills with its registers. Serving a fault runs a network
-//! protocol, so it never runs on the signal stack: the handler first switches to a stack of a pool (`stacks`), and does
-//! not touch a byte of the signal stack below the kernel's frame (`enter_*.rs`, in assembly).
+//! Programs choose the size of their threads' signal stacks: 8 KiB in Rust, 32 KiB in Go, sometimes just the
+//! least size that the kernel allows, which a CPU with AVX-512 or AMX fills with its registers. Serving a
+//! fault runs a network protocol, so it never runs on the signal stack: the handler first switches to a stack
+//! of a pool (`stacks`), and does not touch a byte of the signal stack below the kernel's frame
+//! (`enter_*.rs`, in assembly).
 //!
 //! ```text
 //!   kernel --SIGBUS, on the thread's own stack--> enter --on a stack of the pool--> decide --> functions installed
@@ -15,25 +17,29 @@
 //!                                                   +--> return, or the handler that was there before
 //! ```
 //!
-//! * **Nested signals.** All signals are blocked until the handler returns, so no other handler runs on a stack of the
-//!   pool or can jump out of one. A fault of the handler itself ends the process: the kernel cannot deliver the blocked
-//!   signal.
-//! * **Other handlers.** A signal that no function serves goes to the handler that was installed before, on the signal
-//!   stack, with the signal mask it was installed with: it may use `siglongjmp`, look at its stack's address (Go does),
-//!   or fault again. The stack of the pool is free by then.
-//! * **A stack too small for the kernel.** Where the kernel's own frame does not fit on the thread's signal stack, no
-//!   handler runs: the kernel ends the process with SIGSEGV. `sigaltstack(2)` refuses such stacks (`AT_MINSIGSTKSZ` is
-//!   the size of the frame on this CPU), so a thread with a stack of the least size allowed is served.
-//! * **More threads than stacks.** A thread without a stack yields until one is free. A thread that has a stack never
-//!   waits for one that has none, and threads serve each other's faults, so every wait ends.
-//! * **Fork.** A child has no thread that was in the handler, so the pool is wiped in it: all stacks are free. Mappings
-//!   with inline faults belong to the parent only: the child must not send over the parent's link.
+//! * **Nested signals.** All signals are blocked until the handler returns, so no other handler runs on a
+//!   stack of the pool or can jump out of one. A fault of the handler itself ends the process: the kernel
+//!   cannot deliver the blocked signal.
+//! * **Other handlers.** A signal that no function serves goes to the handler that was installed before, on
+//!   the signal stack, with the signal mask it was installed with: it may use `siglongjmp`, check its stack's
+//!   address (as Go does), or fault again. The stack of the pool is free by then.
+//! * **A stack too small for the kernel.** Where the kernel's own frame does not fit on the thread's signal
+//!   stack, no handler runs: the kernel ends the process with SIGSEGV. `sigaltstack(2)` refuses such stacks
+//!   (`AT_MINSIGSTKSZ` is the size of the frame on this CPU), so a thread with a stack of the least size
+//!   allowed is served.
+//! * **More threads than stacks.** A thread without a stack yields until one is free. A thread that has a
+//!   stack never waits for one that has none, and threads serve each other's faults, so every wait ends.
+//! * **Fork.** A child has no thread that was in the handler, so the pool is wiped in it: all stacks are
+//!   free. Mappings with inline faults belong to the parent only: the child must not send over the parent's
+//!   link.
 //! * **Panics.** A panic ends the process at `decide`, which cannot unwind; no unwinder goes past `enter`.
 //!
 //! | module | content |
 //! |---|---|
 //! | `stacks` | the pool of stacks |
-//! | `enter` | the way onto a stack of the pool and back, in assembly for each architecture |
+//! | `enter` | the switch to a stack of the pool and back, in assembly for each architecture |
+
+#![expect(unsafe_code, reason = "a signal handler reads the kernel's siginfo and context")]
 
 mod stacks;
 
@@ -68,7 +74,7 @@ pub struct Fault {
 /// Serves a fault; returns whether the access can be repeated now. Runs in a signal handler.
 pub type FaultServer = fn(&Fault) -> bool;
 
-/// Limit of installed functions: one for each kind of memory whose accesses may end in SIGBUS.
+/// Maximum number of installed functions: one for each kind of memory in which an access may end in SIGBUS.
 const SERVERS_MAX: usize = 4;
 
 /// Functions that serve faults, in the order in which the handler calls them; filled from the front, each entry set
@@ -126,7 +132,7 @@ fn enlist(serve: FaultServer) -> io::Result<()> {
     Err(io::ErrorKind::OutOfMemory.into())
 }
 
-/// Instructions to `enter`, for when it is back on the signal stack.
+/// Next step of `enter`, once it is back on the signal stack.
 #[repr(C)]
 #[allow(dead_code, reason = "read in assembly")]
 struct ReturnAction {
@@ -158,7 +164,6 @@ fn is_access(code: c_int) -> bool {
     matches!(code, libc::BUS_ADRALN | libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR)
 }
 
-/// Whether the access that raised this signal was a write.
 #[inline]
 fn is_write(context: *mut c_void) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -170,8 +175,8 @@ fn is_write(context: *mut c_void) -> bool {
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        // Not known on this architecture: a page that was only read counts as written, and is compared with its twin
-        // when it is evicted.
+        // Not known on this architecture: a page that was only read counts as written, and is compared with
+        // its unchanged copy when it is evicted.
         let _ = context;
         true
     }

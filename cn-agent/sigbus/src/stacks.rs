@@ -10,10 +10,12 @@
 //! set in the process that first used the pool. A forked child finds zeros (MADV_WIPEONFORK). Stacks that were never
 //! used take no memory.
 
+#![expect(unsafe_code, reason = "the handler's stacks are mapped memory")]
+
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Number of stacks, and so of threads in the handler at once: as many as can wait at the counter of a mapping.
+/// Number of stacks, and so of threads in the handler at once: as many as can wait at one inline mapping.
 pub const STACKS: usize = 128;
 /// Size of a stack in bytes. The deepest use measured is below 8 KiB, in an optimised build.
 pub const STACK_BYTES: usize = 64 << 10;

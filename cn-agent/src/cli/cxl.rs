@@ -1,5 +1,5 @@
-//! `cn-agent cxl list`: real CXL memory of this machine, which of it can serve regions, and the obstacles for the rest.
-//! Reads sysfs directly, so it needs no agent.
+//! `cn-agent cxl list`: lists the real CXL memory of this machine, the devices that can serve regions, and
+//! the obstacles for the others. Reads sysfs directly, so it needs no agent.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub struct CxlArgs {
 
 #[derive(Debug, Subcommand)]
 enum CxlCommand {
-    /// List CXL memory, and what of it can serve regions
+    /// List CXL memory, and the devices that can serve regions
     List(ListArgs),
 }
 
@@ -41,15 +41,15 @@ struct ListArgs {
     /// With --json: sizes and addresses for people
     #[arg(short = 'u', long)]
     human: bool,
-    /// Root of sysfs
+    /// Directory in which sysfs is mounted
     #[arg(long, value_name = "DIR", default_value = SYSFS_ROOT)]
     sysfs_root: PathBuf,
-    /// Folder of device files
+    /// Directory in which device files such as dax0.0 are looked up
     #[arg(long, value_name = "DIR", default_value = DEV_ROOT)]
     dev_root: PathBuf,
 }
 
-/// Lists CXL memory.
+/// Prints the CXL memory of this machine as tables or as JSON. Obstacles are warnings on standard error.
 ///
 /// # Errors
 /// When standard output is closed.

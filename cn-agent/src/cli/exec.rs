@@ -1,4 +1,5 @@
-//! `cn-agent exec` and `cn-agent set-local`: programs whose heap and large mappings are remote.
+//! `cn-agent exec` runs a program whose heap and large mappings are remote memory; `cn-agent set-local`
+//! changes how much of that memory may be resident.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -62,9 +63,8 @@ pub struct ExecArgs {
     region: Option<Name>,
     #[command(flatten)]
     paging: PagingArgs,
-    /// Let the program use direct I/O and io_uring; all memory that it touches then stays in this machine, regardless
-    /// of
-    /// --local
+    /// Let the program use direct I/O and io_uring; all memory that it touches then stays in this machine,
+    /// regardless of --local
     #[arg(long)]
     allow_direct_io: bool,
     /// Refuse to execute programs that would have local memory only (EPERM), and fail if there was one
@@ -108,7 +108,7 @@ pub struct SetLocalArgs {
 /// Runs a program with remote memory. Exits with the program's exit code if that is not 0.
 ///
 /// # Errors
-/// When it cannot be run, or its temporary region cannot be destroyed.
+/// When the program cannot be run, or its temporary region cannot be destroyed.
 pub fn exec(mut args: ExecArgs) -> Result<(), Failure> {
     args.paging.keep_below_limits();
     let args = &args;

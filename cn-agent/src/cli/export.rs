@@ -1,4 +1,5 @@
-//! `cn-agent export` and `cn-agent import`: a region's content to and from a file or a pipe, through the running agent.
+//! `cn-agent export` and `cn-agent import`: copy a region's content to and from a file or a pipe, through the
+//! running agent.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Read, Seek, Write};
@@ -33,7 +34,7 @@ Examples:
   cn-agent export scratch --file scratch.cxloe
   cn-agent export scratch | zstd > scratch.cxloe.zst")]
 pub struct ExportArgs {
-    /// The region
+    /// Region to export
     region: Name,
     /// Write to this file instead of standard output; it appears under its name when it is complete
     #[arg(long, value_name = "FILE")]
@@ -52,7 +53,7 @@ Examples:
   cn-agent import scratch --file scratch.cxloe
   zstd -d < scratch.cxloe.zst | cn-agent import scratch")]
 pub struct ImportArgs {
-    /// The region, whose content is replaced
+    /// Region to overwrite
     region: Name,
     /// Read this file instead of standard input
     #[arg(long, value_name = "FILE")]
@@ -76,18 +77,19 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
     match &args.file {
         None => copy_out(&mut port, hpa, &header, std::io::stdout().lock(), "standard output", args),
         Some(path) => {
-            // A file that is not complete never has the name that was asked for.
+            // Written under another name first, so that an incomplete file never has the requested name.
             let mut partial = path.clone().into_os_string();
             partial.push(".partial");
             let partial = PathBuf::from(partial);
             let name = path.display().to_string();
             let failed = |error| Failure::failed(format!("cannot write {name}: {error}"));
             let file = create(&partial).map_err(failed)?;
+            // Synced before the rename, so that a crash leaves no incomplete file under the requested name.
             let written = copy_out(&mut port, hpa, &header, &file, &name, args)
                 .and_then(|()| file.sync_all().map_err(failed))
                 .and_then(|()| std::fs::rename(&partial, path).map_err(failed));
             if written.is_err() {
-                // The error of the export is the one to report.
+                // An error here is ignored: the user needs the error of the export.
                 let _ = std::fs::remove_file(&partial);
             }
             written
@@ -95,8 +97,8 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
     }
 }
 
-/// Creates a file that only its user may read, in place of one that an earlier export has left. Never opens a file
-/// that another user has put there.
+/// Creates a file that only its owner may read, and replaces one left by an interrupted export. Never opens a
+/// file or link that another user has placed there.
 fn create(path: &Path) -> std::io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -140,6 +142,7 @@ pub fn import(args: &ImportArgs) -> Result<(), Failure> {
         None => File::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(unreadable)?),
     };
     let (mut port, attached, hpa) = open(&args.region, &args.socket.path())?;
+    // A regular file can be read twice, so all of it is verified before the region changes.
     if input.metadata().is_ok_and(|about| about.is_file()) {
         let begin = input.stream_position().map_err(unreadable)?;
         let mut reader =
@@ -196,7 +199,7 @@ fn copy_in(
     Ok(())
 }
 
-/// Makes `bytes` bytes from `hpa` on zeros; those that are zeros already are not written.
+/// Sets `bytes` bytes at `hpa` to zero. Parts that are zero already are read, but not written.
 fn zero(port: &mut Client, hpa: u64, bytes: u64) -> Result<(), client::ClientError> {
     let mut room = vec![0; bytes.min(RECORD_MAX as u64) as usize];
     for at in (0..bytes).step_by(RECORD_MAX) {
@@ -210,8 +213,8 @@ fn zero(port: &mut Client, hpa: u64, bytes: u64) -> Result<(), client::ClientErr
     Ok(())
 }
 
-/// A port of the agent, the region, and its HPA. Waits for a region that is about to be attached, and for its memory
-/// nodes.
+/// Connects to the agent, and returns a port, the region, and the region's HPA. Waits for a region that is
+/// about to be attached, and for its memory nodes.
 fn open(region: &Name, socket: &Path) -> Result<(Client, AttachedRegion, u64), Failure> {
     let wait_limit = RetryDeadline::begin();
     let attached = loop {
@@ -224,6 +227,7 @@ fn open(region: &Name, socket: &Path) -> Result<(Client, AttachedRegion, u64), F
     };
     let mut port = Client::connect(socket).map_err(of_agent)?;
     loop {
+        // One read shows whether the region's memory nodes are connected.
         match port.read(attached.hpa) {
             Ok(_) => {
                 let hpa = attached.hpa;
@@ -235,7 +239,7 @@ fn open(region: &Name, socket: &Path) -> Result<(Client, AttachedRegion, u64), F
     }
 }
 
-/// Progress on standard error, shown only on a terminal.
+/// Creates a progress bar on standard error, which appears only on a terminal.
 fn bar(what: String, bytes: u64) -> ProgressBar {
     let bar = ProgressBar::new(bytes).with_message(what);
     let template = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";

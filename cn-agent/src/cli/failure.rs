@@ -12,8 +12,8 @@ use cxloe_fabric::api::ErrorCode;
 use cxloe_wire::session::OpError;
 use nix::unistd::geteuid;
 
-/// Converts the error of an operation of the agent at `socket`. If a memory node refuses this compute node, requests
-/// the reason from the agent.
+/// Converts the error of a read, write or flush at the agent's `socket` to a message and an exit code. If a
+/// memory node refused this compute node, the message is the reason that the agent has recorded.
 pub fn of_operation(error: ClientError, socket: &Path) -> Failure {
     of_operation_by("--socket", error, socket)
 }
@@ -26,11 +26,12 @@ pub fn of_operation_by(option: &str, error: ClientError, socket: &Path) -> Failu
     }
 }
 
-/// Reason why this user or this compute node is refused the memory of a failed operation; `None` if neither is.
+/// Reason for which this user or this compute node is denied the memory of a failed operation; `None` if the
+/// operation failed for another reason.
 fn refusal(error: &ClientError, socket: &Path) -> Option<String> {
     let mac = match error {
         ClientError::Engine(EngineError::NotConnected(mac)) => mac,
-        // The agent shows a user the regions of others, and answers as if their memory did not exist.
+        // The agent lists the regions of other users, but answers as if their memory did not exist.
         ClientError::Engine(EngineError::Unmapped(hpa)) => {
             let regions = client::regions(socket).unwrap_or_default();
             return not_yours(*hpa, &regions, limited_user(socket)?).map(|refused| refused.to_string());

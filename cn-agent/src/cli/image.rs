@@ -6,8 +6,8 @@
 //! end      length of the region 8 | 0 4 | CRC-32C of all records' checksums 4
 //! ```
 //!
-//! Numbers are little-endian. What lies between two records is zeros. Each record is checked before its data is used;
-//! the end proves that no record is missing.
+//! Numbers are little-endian. Bytes between two records are zeros. Each record is checked before its data is
+//! used; the end proves that no record is missing.
 
 use std::io::{self, Read, Write};
 
@@ -16,39 +16,28 @@ use cxloe_fabric::model::Name;
 
 /// First bytes of an exported region, version 1.
 const MAGIC: [u8; 8] = *b"CXLoEex1";
-/// Unit in bytes in which zeros are left out.
+/// Granularity in bytes at which zeros are left out of the stream.
 const BLOCK: usize = 4096;
-/// Most bytes of one record: a limit of memory for a reader.
+/// Maximum bytes of data in one record: bounds the memory that a reader needs.
 pub const RECORD_MAX: usize = 1 << 20;
-/// Most bytes of a name.
+/// Maximum length of a region's name in bytes, checked before memory is allocated for the name.
 const NAME_MAX: u32 = 256;
 
 /// Reason why a stream is not a complete and undamaged exported region.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// The stream cannot be read.
     #[error("cannot read {name}: {error}")]
-    Read {
-        /// Name of the file or stream.
-        name: String,
-        /// Error of the system call.
-        error: io::Error,
-    },
-    /// The stream begins with other bytes.
+    Read { name: String, error: io::Error },
     #[error("{0} is not an exported region: its first bytes are wrong; is it still compressed?")]
     Foreign(String),
-    /// The stream ends before its end record.
     #[error("{name} is truncated: it ends after {at} bytes, before the end of the exported region")]
     Truncated {
-        /// Name of the file or stream.
         name: String,
-        /// Bytes read.
+        /// Number of bytes that were read before the stream ended.
         at: u64,
     },
-    /// A checksum or a field is wrong.
     #[error("{name} is damaged at byte {at}: {why}")]
     Damaged {
-        /// Name of the file or stream.
         name: String,
         /// Offset in the stream at which the damaged part begins.
         at: u64,
@@ -57,26 +46,25 @@ pub enum ImageError {
     },
 }
 
-/// Description of an exported region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageHeader {
-    /// Name of the region that was exported.
+    /// Name that the region had at the export; an import may go to a region of another name.
     pub region: Name,
-    /// Size of that region in bytes.
+    /// Size of the exported region in bytes.
     pub bytes: u64,
 }
 
-/// Writer of an exported region.
+/// Writes the stream of an exported region. The stream is invalid without the end record of
+/// [`ImageWriter::finish`].
 pub struct ImageWriter<W> {
     out: W,
-    /// Offset in the region of the next bytes.
+    /// Offset in the region of the bytes that the next `put` gets.
     at: u64,
     bytes: u64,
     sums: u32,
 }
 
 impl<W: Write> ImageWriter<W> {
-    /// Writes the header.
     pub fn begin(mut out: W, header: &ImageHeader) -> io::Result<ImageWriter<W>> {
         let name = header.region.as_str().as_bytes();
         let mut head = MAGIC.to_vec();
@@ -91,6 +79,7 @@ impl<W: Write> ImageWriter<W> {
     /// Writes the next bytes of the region, at most [`RECORD_MAX`], without the blocks of zeros.
     pub fn put(&mut self, data: &[u8]) -> io::Result<()> {
         let mut from = 0;
+        // `None` after the last block writes the record that ends with that block.
         for block in data.chunks(BLOCK).map(Some).chain([None]) {
             match block {
                 Some(block) if !is_zero(block) => {}
@@ -126,14 +115,14 @@ impl<W: Write> ImageWriter<W> {
     }
 }
 
-/// Reader of an exported region.
+/// Reads the stream of an exported region, and verifies each record before it returns the data.
 pub struct ImageReader<R> {
     input: R,
     name: String,
-    /// Bytes of the stream that were read.
+    /// Number of bytes read from the stream, which errors name.
     read: u64,
     header: ImageHeader,
-    /// End of the last record in the region.
+    /// Offset in the region at which the last record ended; no later record may begin before it.
     end: u64,
     sums: u32,
 }
@@ -167,13 +156,12 @@ impl<R: Read> ImageReader<R> {
         Ok(reader)
     }
 
-    /// Description of the region that was exported.
     pub fn header(&self) -> &ImageHeader {
         &self.header
     }
 
-    /// Reads the next record into `data`, and returns its offset; `None` after the last one, if nothing is missing
-    /// and nothing follows.
+    /// Reads the next record into `data`, and returns the record's offset in the region. Returns `None` after
+    /// the end record, if no record is missing and no bytes follow.
     pub fn next(&mut self, data: &mut Vec<u8>) -> Result<Option<u64>, ImageError> {
         let at = self.read;
         let mut head = [0; 12];
@@ -242,12 +230,11 @@ impl<R: Read> ImageReader<R> {
     }
 }
 
-/// Whether all bytes are 0.
 pub fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Offset and length as a record begins with them.
+/// Encodes the offset and the length that a record begins with.
 fn place(offset: u64, length: u32) -> [u8; 12] {
     let mut head = [0; 12];
     head[..8].copy_from_slice(&offset.to_le_bytes());
@@ -261,7 +248,7 @@ mod tests {
 
     const CHUNK: usize = 64 << 10;
 
-    /// A region of 1 MiB and some lines, mostly zeros, and its exported form.
+    /// Returns a region of 1 MiB and three lines, mostly zeros, and its exported form.
     fn example() -> (Vec<u8>, Vec<u8>) {
         let mut region = vec![0; (1 << 20) + 192];
         for (from, bytes) in [(0, 64), (8192, 3 * BLOCK), (CHUNK - 64, 128), ((1 << 20) + 128, 64)] {

@@ -1,4 +1,4 @@
-//! `cn-agent key`: the public half of this node's key.
+//! `cn-agent key`: prints the public half of this node's key.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  cn-agent key --node-key /var/lib/cxloe/cn-agent.key")]
 pub struct KeyArgs {
-    /// The file with the key, as given to the node with --node-key; made if there is none
+    /// The file with the key, as given to the node with --node-key; created if it does not exist
     #[arg(long, value_name = "FILE")]
     node_key: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! `cn-agent read`, `cn-agent write` and `cn-agent flush`: lines of remote memory from the shell, through a port
-//! of the running agent.
+//! `cn-agent read`, `cn-agent write` and `cn-agent flush`: access to lines of remote memory from the shell,
+//! through a port of the running agent.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -19,7 +19,7 @@ use super::retry_deadline::RetryDeadline;
 use super::target::{MemoryTarget, hpa_in, is_attached};
 
 const LINE: usize = size_of::<Line>();
-/// Lines read by one request.
+/// Maximum number of lines that one request reads: 4 MiB.
 const CHUNK: u64 = 64 << 10;
 
 #[derive(Debug, Args)]
@@ -62,18 +62,18 @@ pub struct WriteArgs {
     /// The bytes of this file
     #[arg(long, group = "source", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Most bytes to read from the source
+    /// Maximum number of bytes to read from the source
     #[arg(long, default_value = "1G", value_name = "SIZE")]
     max: ByteSize,
-    /// Wait until the memory node has them
+    /// Wait until the memory nodes have the bytes
     #[arg(long)]
     flush: bool,
     #[command(flatten)]
     socket: SocketArgs,
 }
 
-/// HPA of a target. A target that is an HPA needs no request; for a region, `regions` is called once, and again as long
-/// as the region is not attached and `again` returns true after a wait.
+/// Returns the HPA of a target. A target that is an HPA needs no request. For a region, calls `regions` once,
+/// and again as long as the region is not attached and `again` returns true after a wait.
 fn locate(
     target: &MemoryTarget,
     mut regions: impl FnMut() -> Result<Vec<AttachedRegion>, Failure>,
@@ -91,7 +91,7 @@ fn locate(
     }
 }
 
-/// HPA of a target, with the regions of the agent whose socket is at `path`.
+/// Returns the HPA of a target, with the regions of the agent whose socket is at `path`.
 fn locate_at(path: &Path, target: &MemoryTarget, wait_limit: RetryDeadline) -> Result<u64, Failure> {
     locate(target, || client::regions(path).map_err(of_agent), || wait_limit.again())
 }
@@ -115,7 +115,7 @@ fn first_of_all<T>(
     }
 }
 
-/// Reads lines and prints them.
+/// Prints lines as a hexdump, as JSON, or as raw bytes.
 ///
 /// # Errors
 /// The port's error, or a closed standard output.
@@ -159,7 +159,7 @@ pub fn read(args: &ReadArgs) -> Result<(), Failure> {
     if json { output::write(b"\n]\n") } else { Ok(()) }
 }
 
-/// Writes the bytes of the source that the options name.
+/// Writes the bytes of `--text`, `--hex` or `--file`, or of standard input, to remote memory.
 ///
 /// # Errors
 /// The port's error, or a source that cannot be read.
@@ -174,6 +174,7 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     let mut port = Client::connect(&path).map_err(of_agent)?;
     let failed = |e| of_operation(e, &path);
     if !bytes.is_empty() {
+        // Waits with a read, which can be repeated without an effect.
         first_of_all(&args.target, &path, wait_limit, || port.read(first))?;
     }
     let (whole, rest) = bytes.as_chunks::<LINE>();
@@ -184,6 +185,7 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     }
     if !rest.is_empty() {
         let last = first + (whole.len() * LINE) as u64;
+        // The bytes of the last line beyond the source keep their content.
         let mut line = port.read(last).map_err(failed)?;
         line[..rest.len()].copy_from_slice(rest);
         port.write(last, &line).map_err(failed)?;
@@ -194,12 +196,12 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     shown_if_asked(&json!({ "hpa": first, "bytes": bytes.len(), "flushed": args.flush }))
 }
 
-/// Prints what a command without output of its own did, if JSON is asked for.
+/// Prints `done` if JSON output was chosen; otherwise a successful write or flush prints nothing.
 fn shown_if_asked(done: &Value) -> Result<(), Failure> {
     if output::json_asked() { output::print(done.clone(), false) } else { Ok(()) }
 }
 
-/// Flushes the agent's cache and waits for the memory nodes.
+/// Writes back the lines that the agent's cache has modified, and waits until the memory nodes have them.
 ///
 /// # Errors
 /// The port's error.
@@ -246,7 +248,7 @@ fn unhex(text: &str) -> Result<Vec<u8>, Failure> {
     Ok(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// One JSON object for each line, with the line's HPA and its bytes in hexadecimal.
+/// Returns one JSON object for each line, with the line's HPA and its bytes in hexadecimal.
 fn objects(hpa: u64, bytes: &[u8]) -> String {
     let lines = bytes.chunks(LINE).enumerate().map(|(at, line)| {
         let digits: String = line.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -255,7 +257,7 @@ fn objects(hpa: u64, bytes: &[u8]) -> String {
     lines.collect::<Vec<_>>().join(",")
 }
 
-/// Rows of sixteen bytes: the HPA in front, the bytes as text behind.
+/// Formats rows of sixteen bytes, each with its HPA in front and its printable characters behind.
 fn hexdump(hpa: u64, bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 5);
     for (row, chunk) in bytes.chunks(16).enumerate() {

@@ -68,7 +68,7 @@ fn values(items: Vec<impl Serialize>) -> Result<Vec<Value>, Failure> {
     items.into_iter().map(output::value).collect()
 }
 
-/// Prints the agent's counters.
+/// Prints all counters of the running agent.
 ///
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.

@@ -69,7 +69,7 @@ enum Command {
     Run(Box<RunArgs>),
     /// Join this machine to a fabric as a compute node, and start its agent
     Join(Box<join::JoinArgs>),
-    /// Check this machine: is it ready for an agent, and what is to be changed?
+    /// Check whether this machine is ready for an agent, and show what to change
     Doctor(Box<doctor::DoctorArgs>),
     /// List attached regions with their addresses, and logical devices bound to this node
     List(list::ListArgs),
@@ -108,7 +108,7 @@ enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  cn-agent completions bash > /etc/bash_completion.d/cn-agent")]
     Completions {
-        /// The shell
+        /// Shell to print the script for
         shell: clap_complete::Shell,
     },
     /// Write the manual pages of all commands
@@ -129,7 +129,7 @@ impl SocketArgs {
     }
 }
 
-/// Parses the arguments and runs the command.
+/// Runs the command that the arguments name, or completes the arguments for a shell.
 pub fn run() -> ExitCode {
     if let Some(words) = completion::asked() {
         names::print(&words);
@@ -145,7 +145,8 @@ pub fn run() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
-        // `doctor::run` has exited with an exit code of its own.
+        // Not reached: `run` handles `doctor` itself, because its exit codes differ from those of the other
+        // commands.
         Command::Doctor(_) => Ok(()),
         Command::Run(args) => run::run(&args),
         Command::Join(args) => join::run(*args),

@@ -1,4 +1,4 @@
-//! Names for completion in shells: the regions that the agent has attached.
+//! Completion of region names in shells: offers the regions that the agent has attached.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use cxloe_daemon::command_line::completion::{NamedArg, expected};
 
 use super::Args;
 
-/// Longest wait for the agent, after which nothing is offered.
+/// Maximum wait for the agent, after which no names are offered: completion must not block a shell.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Arguments that take names of regions, each with the option that names the agent's socket.
@@ -27,7 +27,8 @@ const NAMED: &[NamedArg<&str>] = &[
     ("serve-uffd", "region", "agent"),
 ];
 
-/// Prints the names that can stand at the end of `words`; none if the agent does not answer quickly.
+/// Prints the region names that can complete the last of `words`. Prints nothing if the agent does not answer
+/// within [`ANSWER_LIMIT`].
 pub fn print(words: &[String]) {
     let Some(expected) = expected(Args::command(), NAMED, words) else { return };
     let of_environment =
@@ -35,7 +36,7 @@ pub fn print(words: &[String]) {
     let given = expected.given(expected.kind).map(PathBuf::from);
     let socket = given.or_else(of_environment).unwrap_or_else(default_socket);
     let (sender, answer) = mpsc::channel();
-    // The thread ends with the process.
+    // Not joined: the thread ends with the process, even if the agent never answers.
     thread::spawn(move || sender.send(client::regions(&socket)));
     let Ok(Ok(regions)) = answer.recv_timeout(ANSWER_LIMIT) else { return };
     let _ = expected.print(regions.into_iter().map(|region| region.region));

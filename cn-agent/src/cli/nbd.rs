@@ -39,10 +39,10 @@ pub struct NbdArgs {
     /// Clients at a time; each takes a port of the agent
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
-    /// Disconnect a client that has sent no request for so long [default: never]
+    /// Disconnect a client that has sent no request for this time [default: never]
     #[arg(long, value_name = "TIME")]
     idle: Option<Span>,
-    /// Longest wait of a request for an agent or a memory node that is away, before it fails with EIO
+    /// Longest wait of a request for an agent or a memory node that does not answer, before it fails with EIO
     #[arg(long, default_value = "5s", value_name = "TIME")]
     wait: Span,
     /// The agent's socket [default: /run/cxloe/cn-agent.sock as root, else below $XDG_RUNTIME_DIR]
@@ -69,7 +69,7 @@ pub fn run(args: &NbdArgs) -> Result<(), Failure> {
         wait_limit: args.wait.0,
         ending: Arc::new(AtomicBool::new(false)),
     };
-    // A wrong name of a region fails here, at once; later errors are reported to clients.
+    // A region that does not exist fails here, at once; later errors are reported to clients.
     let size = place.find().map_err(of_port)?.size;
     let socket = Bound::bind(&args.socket, 0o600, "NBD server").map_err(Failure::failed)?;
     let options = Options {

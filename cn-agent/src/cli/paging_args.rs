@@ -1,4 +1,5 @@
-//! Options of paging that `exec` and `vm` have, and what follows from them: a lease of a region, and how it is mapped.
+//! Paging options that `exec` and `vm` share, and what they lead to: the lease of a region, and the request
+//! to map it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,13 +16,12 @@ use cxloe_fabric::model::{ByteSize, Name, human_bytes};
 
 use super::failure::of_agent;
 
-/// Options of paging.
 #[derive(Debug, Args)]
 pub struct PagingArgs {
     /// Bytes that may be resident in this machine's memory
     #[arg(long, value_name = "SIZE")]
     local: ByteSize,
-    /// Longest wait for a successor of the agent if it ends
+    /// Longest wait for a successor if the agent ends
     #[arg(long, default_value = "30s", value_name = "TIME")]
     wait: Span,
     /// Longest outage of memory nodes before touching their pages gives SIGBUS
@@ -33,17 +33,15 @@ pub struct PagingArgs {
 }
 
 impl PagingArgs {
-    /// Longest wait of programs for a successor of the agent.
     pub fn wait(&self) -> Duration {
         self.wait.0
     }
 
-    /// Longest outage of memory nodes before an access to their pages raises SIGBUS.
     pub fn lost_wait(&self) -> Duration {
         self.lost_wait.0
     }
 
-    /// Keeps the resident bytes below the limit of this process's control group, and says so.
+    /// Lowers `--local` to what the control group of this process permits, with a warning on standard error.
     pub fn keep_below_limits(&mut self) {
         let Some(limit) = GroupLimit::of_this_process() else { return };
         let resident = limit.resident(self.local.0);
@@ -60,7 +58,7 @@ impl PagingArgs {
         }
     }
 
-    /// The request to map `region`; `fresh` discards the content of the region first.
+    /// Builds the request to map `region`; `fresh` discards the content of the region first.
     pub fn map(&self, region: &Name, kind: MappingKind, fresh: bool) -> MapRequest {
         MapRequest {
             region: region.to_string(),

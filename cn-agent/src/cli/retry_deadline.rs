@@ -1,13 +1,13 @@
-//! Waiting for a region that is about to be attached. A new region reaches its owner's agent after a moment, and the
-//! agent's session with a memory node that it has not used before takes another moment. A command that a user or a
-//! script runs within that time waits instead of failing.
+//! Waits for a region that is about to be attached. A new region reaches its owner's agent after a moment,
+//! and the agent's session with a memory node that it has not used before takes another moment. A command
+//! that a user or a script runs within that time waits instead of failing.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest wait of a command for a region to be attached and its memory nodes to be connected.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval of attempts.
+/// Interval at which a command repeats a failed operation.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Time until which a command repeats a failed operation.
@@ -15,7 +15,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub struct RetryDeadline(Instant);
 
 impl RetryDeadline {
-    /// The deadline of a wait that begins now.
+    /// Starts a wait of [`ATTACH_TIMEOUT`].
     pub fn begin() -> Self {
         Self(Instant::now() + ATTACH_TIMEOUT)
     }

@@ -54,6 +54,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 
 fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let ending = Shutdown::watch()?;
+    // Each client takes open files of the agent.
     raise_limit();
     let supervisor = Supervisor::of_this_process();
     if !wait_for_interface(&config.node.interface, supervisor, &ending) {
@@ -106,7 +107,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         };
         handles.push(WorkerHandle::start(link, engine, signals, options, results.clone(), ending.worker())?);
     }
-    // Once all workers have ended, there are no further reports.
+    // Closes this end, so that the channels of results are closed when all workers have ended.
     drop(results);
     let workers = Workers::new(handles.iter().map(WorkerHandle::orders).collect());
     let options = ManagerLinkOptions {
@@ -172,7 +173,8 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         Some(worker) => Err(format!("worker {worker} has not completed a round for {wait_limit:?}")),
     });
     supervisor.stopping("writing back what is modified");
-    // Stops in order: new programs, then changes of regions; then the workers write back all dirty lines.
+    // Stops in order: first new programs, then changes of regions, last the workers, which write back all
+    // dirty lines.
     drop((server, metrics));
     drop(hand_over);
     let result = end(handles);
@@ -182,7 +184,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Opens a link for each worker, of its queues: worker `i` has the queues from `i * queues` on.
+/// Opens one link for each worker. Worker `i` has the `queues` queues from `i * queues` on.
 fn links(config: &Config, link_config: &LinkConfig) -> Result<(Vec<Box<dyn Link>>, LinkHealth), LinkError> {
     let queues = u32::from(config.queues) * u32::from(config.workers);
     let sharded = queues > 1;
@@ -201,7 +203,8 @@ fn links(config: &Config, link_config: &LinkConfig) -> Result<(Vec<Box<dyn Link>
     Ok((of_workers, health))
 }
 
-/// Path of a worker's recording: that of a further worker has its number before the extension.
+/// Returns the path of a worker's recording. Workers after the first insert their number before the
+/// extension.
 fn recording_of(path: PathBuf, worker: u8) -> PathBuf {
     if worker == 0 {
         return path;
@@ -210,7 +213,8 @@ fn recording_of(path: PathBuf, worker: u8) -> PathBuf {
     path.with_extension(format!("{worker}{}", extension.unwrap_or_default()))
 }
 
-/// Ends the workers, the first one last: the sessions of the others belong to its sessions.
+/// Ends the workers, the first one last, because the sessions of the others are parts of the first worker's
+/// sessions.
 fn end(mut handles: Vec<WorkerHandle>) -> Result<(), LinkError> {
     let others = handles.split_off(1);
     others.iter().for_each(WorkerHandle::stop);

@@ -49,7 +49,7 @@ pub struct TopArgs {
     json: bool,
 }
 
-/// Shows the agent's activity.
+/// Shows the agent's activity live on a terminal, or prints it with `--once` or `--json`.
 ///
 /// # Errors
 /// When the first request to the agent fails, or the terminal does.
@@ -64,7 +64,7 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
         return print(args, &path, &view);
     }
     let clock = Clock::new();
-    // An agent that does not run at the start is an error; one that ends later is waited for.
+    // An agent that does not run at the start is an error; the live view waits for one that ends later.
     Snapshot::take(&path, &clock).map_err(of_agent)?;
     let take = move || Snapshot::take(&path, &clock).map_err(|error| error.to_string());
     live(take, view).map_err(|error| match error.kind() {

@@ -1,4 +1,4 @@
-//! Options of a compute node for joining.
+//! Compute-node part of `join`, which compute nodes and memory nodes share.
 
 use cxloe_daemon::command_line::Failure;
 use cxloe_fabric::api::Party;

@@ -104,9 +104,9 @@ pub struct Config {
     pub cache: CacheConfig,
     /// Path of this agent's socket.
     pub socket: PathBuf,
-    /// Limit of open ports.
+    /// Maximum number of ports that programs have open at a time.
     pub clients_max: usize,
-    /// Shares of each user.
+    /// Maximum use of each resource by one user.
     pub shares: UserShares,
     /// Whether programs of all users may handle page faults that the kernel raises in system calls.
     pub allow_kernel_faults: bool,
@@ -138,7 +138,7 @@ fn queues(asked: Option<u8>, workers: u8) -> Result<u8, ConfigError> {
     Ok(queues)
 }
 
-/// Checks the CPUs of the workers.
+/// Checks that there is one CPU for each worker, or none at all.
 fn cpus(asked: Option<CpuList>, workers: u8) -> Result<Vec<usize>, ConfigError> {
     let cpus = asked.unwrap_or_default().0;
     match cpus.len() {
@@ -233,7 +233,7 @@ impl Config {
         }
     }
 
-    /// The options as a TOML file, from which the same options are read back.
+    /// Returns the options as a TOML file, from which the same options are read back.
     pub fn to_toml(&self) -> String {
         let rates = self.rate_control.clone().unwrap_or_default();
         let [t1, t2, t3, t4, t5, t6] = rates.times.map(|time| time.map(Span));

@@ -31,12 +31,12 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<Preference>,
 
-    /// Root of sysfs [default: /sys]
+    /// Directory in which sysfs is mounted [default: /sys]
     #[arg(long, value_name = "DIR", help_heading = "Real CXL memory")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sysfs_root: Option<PathBuf>,
 
-    /// Folder of device files; elsewhere than in /dev, plain files may stand for devices [default: /dev]
+    /// Directory of device files; elsewhere than in /dev, plain files may stand for devices [default: /dev]
     #[arg(long, value_name = "DIR", help_heading = "Real CXL memory")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dev_root: Option<PathBuf>,
@@ -64,7 +64,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<u8>,
 
-    /// A session between keys gets new ones this often [default: 2min]
+    /// Lifetime of the keys of a session between nodes with keys [default: 2min]
     #[arg(long, value_name = "TIME", hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rekey_every: Option<Span>,
@@ -157,29 +157,30 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
 
-    /// Most ports that programs have open at a time [default: 64]
+    /// Maximum number of ports that programs have open at a time [default: 64]
     #[arg(long, value_name = "N", help_heading = "Programs")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_clients: Option<usize>,
 
-    /// Most ports of one user, unless that is root or the agent's own [default: a quarter of --max-clients]
+    /// Maximum number of ports of one user, unless that is root or the agent's own [default: a quarter of
+    /// --max-clients]
     #[arg(long, value_name = "N", help_heading = "Users")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_ports: Option<usize>,
 
-    /// Most regions that programs of one user map at a time [default: 64, a quarter of all]
+    /// Maximum number of regions that programs of one user map at a time [default: 64, a quarter of all]
     #[arg(long, value_name = "N", help_heading = "Users")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_regions: Option<usize>,
 
-    /// Most processes of one user that have remote memory [default: a quarter of those for which this agent may open
-    /// files]
+    /// Maximum number of processes of one user that have remote memory [default: a quarter of those for which
+    /// this agent may open files]
     #[arg(long, value_name = "N", help_heading = "Users")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_processes: Option<usize>,
 
-    /// Most bytes of the regions that are created for programs of one user (exec --size, vm --size) [default: a quarter
-    /// of all pools]
+    /// Maximum size in total of the regions that are created for programs of one user (exec --size, vm
+    /// --size) [default: a quarter of all pools]
     #[arg(long, value_name = "SIZE", help_heading = "Users")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_memory: Option<ByteSize>,

@@ -26,7 +26,7 @@ use table::*;
 
 /// Longest wait for the workers' reports.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// All states of a region in the manager's answer, as values of a label.
+/// All states of a region in the manager's answer: values of a label, and one time series each.
 const REGION_STATES: [&str; 8] =
     ["active", "exposed", "degraded", "creating", "lost", "releasing", "disabled", "draining"];
 /// All states of a session, as values of a label.
@@ -52,7 +52,7 @@ pub struct MetricsSource {
     pub workers: Workers,
 }
 
-/// Collects the agent's figures at this moment.
+/// Collects the figures of one scrape. Without answers from all workers, their figures are missing.
 pub async fn sample(source: MetricsSource) -> Sample {
     let mut scrape = Scrape::new();
     let node = source.listing.node();
@@ -95,7 +95,7 @@ fn of_session(scrape: &mut Scrape, session: &Session) {
     let peer: &[&str] = &[&s.peer];
     scrape.state(&SESSION_STATE, peer, &SESSION_STATES, &s.state);
     scrape.set(&SESSION_REFUSED, peer, session.refusal.is_some());
-    // Before the first round-trip sample the metric is left out, rather than zero.
+    // Before the first round-trip sample the metric is left out, because 0 would be taken for a measurement.
     for (metric, ns) in [(&RTT, s.rtt_ns), (&RTT_VARIATION, s.rtt_variation_ns), (&TIMEOUT, s.timeout_ns)] {
         if ns > 0 {
             scrape.set(metric, peer, Duration::from_nanos(ns));

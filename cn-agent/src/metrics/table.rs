@@ -10,7 +10,7 @@ cxloe_daemon::metrics_table! {
     BUILD: Gauge "cxloe_cn_build_info" ["version", "node", "cn", "interface"];
     /// Always 1; the label says what carries the frames: xdp, packet, pnet, udp, dpdk.
     LINK: Gauge "cxloe_cn_link_info" ["backend"];
-    /// Whether the workers, which serve all programs, answer. Where it is 0, only what is known without them is served.
+    /// Whether the workers, which serve all programs, answer. While it is 0, figures of workers are missing.
     RESPONDING: Gauge "cxloe_cn_worker_responding" [];
     /// Whether the manager has suspended this node.
     HELD: Gauge "cxloe_cn_held" [];
@@ -26,7 +26,7 @@ cxloe_daemon::metrics_table! {
 
     /// Bytes of an attached region, and what serves it: ethernet, or cxl and the name of a DAX device.
     REGION_BYTES: Gauge "cxloe_cn_region_size_bytes" ["region", "served_by"];
-    /// Whether a region can be used here.
+    /// Whether a region is attached, so that programs on this node can use it.
     REGION_ATTACHED: Gauge "cxloe_cn_region_attached" ["region"];
     /// The state of a region in the manager's last answer: 1 for the state it is in, 0 for the others.
     REGION_STATE: Gauge "cxloe_cn_region_state" ["region", "state"];
@@ -35,26 +35,26 @@ cxloe_daemon::metrics_table! {
     LINE_READS: Counter "cxloe_cn_line_reads_total" ["result"];
     /// Line writes, by whether the line cache had the line: hit, miss.
     LINE_WRITES: Counter "cxloe_cn_line_writes_total" ["result"];
-    /// Bursts of lines, which pages are moved with, by direction: read, write.
+    /// Bursts of lines, by which pages are transferred, by direction: read, write.
     BURSTS: Counter "cxloe_cn_bursts_total" ["direction"];
     /// Operations that memory of this machine served (real CXL memory), by direction: read, write.
     LOCAL: Counter "cxloe_cn_local_operations_total" ["direction"];
     /// Modified lines written back from the line cache.
     WRITE_BACKS: Counter "cxloe_cn_line_write_backs_total" [];
-    /// Operations that failed.
+    /// Operations that failed, of all kinds.
     FAILURES: Counter "cxloe_cn_operation_failures_total" [];
     /// Accesses to unmapped addresses, by answer: error, poison, ones, dropped.
     UNMAPPED: Counter "cxloe_cn_unmapped_accesses_total" ["answer"];
-    /// Operations in flight.
+    /// Operations that have begun and are not complete.
     IN_FLIGHT: Gauge "cxloe_cn_operations_in_flight" [];
-    /// Modified lines that wait for their memory node to come back.
+    /// Modified lines that are kept until their memory node answers again.
     STRANDED: Gauge "cxloe_cn_lines_stranded" [];
     /// Ports that programs have open.
     PORTS: Gauge "cxloe_cn_ports_open" [];
-    /// Ports closed because a program spoilt its rings.
+    /// Ports closed because a program damaged the port's rings.
     PORTS_BROKEN: Counter "cxloe_cn_ports_broken_total" [];
 
-    /// Pause signals that counted, by where they came from: link (802.1Qbb frames seen), nic (those it has counted),
+    /// Pause signals that were applied, by source: link (802.1Qbb frames seen), nic (frames that the NIC has counted),
     /// memory_node (its Congestion frames).
     PAUSE_SIGNALS: Counter "cxloe_cn_pause_signals_total" ["source"];
 
@@ -86,11 +86,11 @@ cxloe_daemon::metrics_table! {
     SACKS: Counter "cxloe_cn_session_sacks_total" ["peer"];
     /// Silences in which one request was sent again to learn what became of the others.
     PROBES: Counter "cxloe_cn_session_probes_total" ["peer"];
-    /// Time-outs.
+    /// Time-outs that expired, after which requests are sent again.
     TIMEOUTS: Counter "cxloe_cn_session_timeouts_total" ["peer"];
-    /// Answers that came before one that precedes them.
+    /// Answers that arrived before an earlier answer of their stream.
     EARLY: Counter "cxloe_cn_session_early_answers_total" ["peer"];
-    /// Answers that came again.
+    /// Answers that arrived more than once.
     DUPLICATES: Counter "cxloe_cn_session_duplicate_answers_total" ["peer"];
     /// Requests that the memory node refused with a Fault frame.
     FAULTS: Counter "cxloe_cn_session_faults_total" ["peer"];
@@ -130,9 +130,9 @@ cxloe_daemon::metrics_table! {
     PAGES_FETCHED: Counter "cxloe_cn_pages_fetched_total" ["why"];
     /// Pages fetched ahead, by outcome: hit (used afterwards), wasted.
     PREFETCHED: Counter "cxloe_cn_pages_prefetched_total" ["result"];
-    /// Pages taken out of memory.
+    /// Pages evicted from memory.
     EVICTED: Counter "cxloe_cn_pages_evicted_total" [];
-    /// Pages that were fetched again soon after they had left.
+    /// Pages that were fetched again soon after their eviction.
     REFAULTED: Counter "cxloe_cn_pages_refaulted_total" [];
     /// Pages that had changed and were written back.
     WRITTEN_BACK: Counter "cxloe_cn_pages_written_back_total" [];
@@ -142,7 +142,7 @@ cxloe_daemon::metrics_table! {
     CANCELLED: Counter "cxloe_cn_page_evictions_cancelled_total" [];
     /// Pages discarded by their program.
     DISCARDED: Counter "cxloe_cn_pages_discarded_total" [];
-    /// Pages whose data is lost.
+    /// Pages whose data is lost, because their memory node lost it or was away for too long.
     LOST: Counter "cxloe_cn_pages_lost_total" [];
     /// Write-backs that failed; their pages stay in memory.
     WRITE_BACK_FAILURES: Counter "cxloe_cn_page_write_back_failures_total" [];

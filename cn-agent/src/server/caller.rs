@@ -11,7 +11,6 @@ use cxloe_client::message::{AttachedRegion, PagingView, RefusalReason};
 /// The process that made a connection, and its user, at the time of connecting.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// User id.
     pub uid: u32,
     /// Process id; `None` if the process is in another PID namespace than the agent.
     pub pid: Option<u32>,

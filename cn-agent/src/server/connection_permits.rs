@@ -20,13 +20,12 @@ pub enum ConnectionState {
     Owns,
 }
 
-/// Limits of connections in one state.
 struct ConnectionLimits {
     /// Limit for all users together, without root and the agent's user.
     all: usize,
-    /// Limit for each of these users.
+    /// Limit for each user other than root and the agent's user.
     one: usize,
-    /// Reserve of root and the agent's user, in addition.
+    /// Separate limit for root and the agent's user together.
     kept: usize,
 }
 
@@ -54,7 +53,7 @@ impl ConnectionCounts {
         ConnectionCounts { others, kept: Permits::new(Policy::at_most(kept)) }
     }
 
-    /// The permits from which `user` takes; `None` is root or the agent's user.
+    /// Permits among which connections of `user` count; `None` is root or the agent's user.
     fn of(&mut self, user: Option<u32>) -> &mut Permits<u32, (), ()> {
         if user.is_some() { &mut self.others } else { &mut self.kept }
     }
@@ -98,6 +97,7 @@ impl ConnectionPermits {
         loop {
             let given_back = self.given_back.notified();
             tokio::pin!(given_back);
+            // Registered before the attempt, so that a permit returned in between wakes this task.
             given_back.as_mut().enable();
             match self.take(kind, caller) {
                 Ok(place) => return place,

@@ -1,4 +1,4 @@
-//! State shared by the server's parts.
+//! Access of the server's parts to the rest of the agent.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use cxloe_rings::client_slot::ClientSlots;
 use crate::region_controller::{RegionController, RegionListing};
 use crate::worker::Workers;
 
-/// Access of the server to the other parts of the agent.
 #[derive(Clone, Debug)]
 pub struct ServerContext {
     /// This node's certificate for the manager, if it has joined.
@@ -20,12 +19,12 @@ pub struct ServerContext {
     pub controller: RegionController,
     /// Senders of orders to the workers.
     pub workers: Workers,
-    /// Places of ports.
+    /// Limits of open ports, in total and of each user.
     pub slots: ClientSlots,
-    /// Shares of each user.
+    /// Maximum use of each resource by one user.
     pub shares: UserShares,
     /// Whether programs of all users are given `/dev/userfaultfd`.
     pub allow_kernel_faults: bool,
-    /// Lock that is held while the state of a dead agent's space is adopted.
+    /// Lock under which a space of a dead agent is adopted, so that two requests do not adopt one twice.
     pub adopting: Arc<tokio::sync::Mutex<()>>,
 }

@@ -30,7 +30,8 @@ use cxloe_paging::{JoinAttempt, MapClaim, NewSpace, Space, Spaces, cut};
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Limit of pages of a region: page numbers have 32 bits, and their highest bit is reserved.
 const PAGES_MAX: u64 = 1 << 31;
-/// Longest wait for the former owner of a region to end: a process that ends releases its region a moment later.
+/// Maximum wait for the former owner of a region: a process that has ended releases its region a moment
+/// later.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
 /// Longest further wait for dirty pages to reach their memory nodes; shorter than programs wait for the answer.
 const ENDING_MAX: Duration = Duration::from_secs(8);
@@ -43,7 +44,7 @@ pub struct Mapped {
     pub made: NewSpace,
     /// `/dev/userfaultfd`, if the caller has the right and the agent can open it.
     device: Option<OwnedFd>,
-    /// Whether the region is sealed, and is to be mapped for reading only.
+    /// Whether the region is sealed, so that the owner maps it for reading only.
     sealed: bool,
 }
 
@@ -140,19 +141,20 @@ pub async fn map(
         ask(context.workers.of_space(id).await, keep).await.ok_or(RefusalReason::Ending)?;
     }
     let device = device(context, caller);
-    // A region that is mapped is not sealed meanwhile: it is sealed once no program maps it.
+    // Read after the claim: a region is sealed only while no program maps it, so this does not change from
+    // here on.
     let region = caller.region(context.listing.regions(), &request.region);
     let sealed = region.is_ok_and(|region| region.sealed);
     Ok(Mapped { made, device, sealed })
 }
 
-/// `/dev/userfaultfd`, if the caller has the right and the agent can open it.
+/// Opens `/dev/userfaultfd`; `None` if the caller has no right to it or the agent cannot open it.
 fn device(context: &ServerContext, caller: Caller) -> Option<OwnedFd> {
     let open = || OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
     caller.may_serve_kernel_faults(context.allow_kernel_faults).then(open).flatten()
 }
 
-/// A space for a region of `bytes` bytes that is not attached here yet.
+/// Creates a space for a region of `bytes` bytes that is not attached here yet. Faults wait until it is.
 async fn create_held(
     caller: Caller,
     id: u64,
@@ -172,7 +174,8 @@ async fn create_held(
         .map_err(|error| RefusalReason::System(error.to_string()))
 }
 
-/// Options of space `id` of `pages` pages for a region that nothing is known of, owned by the caller.
+/// Returns the options of space `id` for a region that this node does not have yet: HPA and time of creation
+/// are 0.
 fn options(caller: Caller, id: u64, request: &MapRequest, pages: u32) -> SpaceOptions {
     SpaceOptions {
         id,
@@ -192,8 +195,8 @@ fn options(caller: Caller, id: u64, request: &MapRequest, pages: u32) -> SpaceOp
     }
 }
 
-/// Makes the connection a further owner of a region that is already mapped; `None` if it is not mapped. If the former
-/// owner of the region is ending, waits for its end.
+/// Makes the connection an owner of a region that is already mapped; `None` if it is not mapped. If the
+/// former owner of the region is ending, waits for its end.
 async fn claim_in_time(
     context: &ServerContext,
     caller: Caller,
@@ -223,12 +226,12 @@ async fn claim_in_time(
     }
 }
 
-/// The worker that has the space of a region, or would get it.
+/// Returns the channel of orders to the worker that has the space of a region, or would get it.
 async fn of_region<'a>(context: &'a ServerContext, name: &str) -> &'a Orders {
     context.workers.of_region(name, context.controller.worker_of_region(name)).await
 }
 
-/// Creates the space of a region; returns also the number of the region's worker.
+/// Creates the space of a region. Also returns the number of the region's worker.
 async fn create(
     context: &ServerContext,
     caller: Caller,
@@ -246,8 +249,8 @@ async fn create(
     let worker = worker_of(region.hpa, context.workers.count());
     let options = SpaceOptions {
         hpa: region.hpa,
-        // The content of a private mapping belongs to its user, even if all may use the region. The pages of a sealed one
-        // are shared with none who could change them for another user.
+        // The content of a private mapping belongs to the caller, even if all users may use the region. The
+        // pages of a sealed region are not shared with other users either, who could change them.
         owner: region
             .uid
             .or_else(|| (request.kind != MappingKind::Shared || region.sealed).then_some(caller.uid)),
@@ -259,7 +262,7 @@ async fn create(
     Ok((worker, made.map_err(|error| RefusalReason::System(error.to_string()))?))
 }
 
-/// Adds a space of a worker, owned by the requester; `None` if a concurrent request has added one first.
+/// Adds a space to a worker, owned by the requester; `None` if a concurrent request has added one first.
 async fn add(
     context: &ServerContext,
     worker: usize,
@@ -337,10 +340,11 @@ pub async fn join(
     stream: UnixStream,
 ) -> io::Result<()> {
     let JoinRequest { space, address, bytes, offset, pid, view, resume: resumes, files } = request;
+    // The agent keeps its last free descriptors for its own files.
     if sent.are_spare() {
         return refuse(stream, REFUSED, NO_FILE_LEFT).await;
     }
-    // A forked child's userfaultfd is here already.
+    // A forked child sends no userfaultfd: the agent has received it from the kernel at the fork.
     let uffd = if resumes || view.is_none() { sent.take() } else { None };
     let shared_state = if resumes { sent.take() } else { None };
     let (memory, files) = shown(files, sent);

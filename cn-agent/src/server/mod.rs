@@ -1,10 +1,11 @@
-//! The agent's socket: answers requests, and opens ports. A thread with a small runtime; each connection is a task,
-//! bounded in number, in the size of its requests and in its silence. A connection that becomes a port or a member
-//! moves to the worker; one that owns a mapped region stays as long as its owner keeps it open.
+//! The agent's socket: answers requests, and opens ports. One thread runs each connection as a task; the
+//! number of connections, the size of requests and the silence between requests are bounded. A connection
+//! that becomes a port or a member moves to the worker; one that owns a mapped region stays as long as its
+//! owner keeps it open.
 //!
-//! The kernel reports the user of a connection (`caller`): memory that belongs to a user may be used by that user, root
-//! and the agent's user. Each user has a share of the connections (`connection_permits`), so that no user can lock out
-//! others or root.
+//! The kernel reports the user of a connection (`caller`): memory that belongs to a user may be used by that
+//! user, root and the agent's user. Each user has a share of the connections (`connection_permits`), so that
+//! no user can lock out others or root.
 
 mod caller;
 mod connection_permits;
@@ -107,6 +108,7 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
         match accepted {
             Ok((mut stream, _)) => {
                 let Ok(caller) = Caller::of(&stream) else { continue };
+                // The agent keeps its last free descriptors for its own files.
                 if is_spare(&stream) {
                     tracing::warn!(uid = caller.uid, "a connection is closed: {NO_FILE_LEFT}");
                     sent::close(stream);
@@ -165,7 +167,8 @@ struct ConnectionResources {
     owns: Option<u64>,
 }
 
-/// Refuses a connection beyond the limit; drops the answer if it cannot be sent without waiting.
+/// Refuses a connection beyond the limit. Drops the answer if it cannot be sent at once, so that no client
+/// delays others.
 fn refuse(stream: &mut UnixStream, limit: usize) {
     let _ = stream.try_write(&message::encode(&AgentAnswer::Refused(RefusalReason::Connections { limit })));
 }
@@ -178,11 +181,12 @@ async fn converse(
     context: &ServerContext,
     place: &mut ConnectionResources,
 ) -> io::Result<()> {
-    // Taken only where the connection becomes a port or a member.
+    // `None` only after the connection has become a port or a member.
     while let Some(stream) = connection {
         let mut sent = SentDescriptors::default();
         let request = receive(stream, &mut sent);
-        // A connection that owns a space may be silent for any time.
+        // An owner's connection has no time-out: it stays open, mostly silent, as long as the region is
+        // mapped.
         let request =
             if place.owns.is_some() { request.await? } else { timeout(SILENCE_MAX, request).await?? };
         let request: AgentRequest = match request {
@@ -317,7 +321,7 @@ fn into_answer(outcome: Result<AgentAnswer, RefusalReason>) -> AgentAnswer {
     outcome.unwrap_or_else(AgentAnswer::Refused)
 }
 
-/// Whether the space exists and belongs to memory that the caller may use.
+/// Whether the space exists, and the caller may use its memory.
 async fn sees(context: &ServerContext, caller: Caller, space: u64) -> bool {
     let orders = context.workers.of_space(space).await;
     let owner = ask(orders, move |spaces| spaces.get(space).map(|space| space.options().owner));

@@ -1,5 +1,5 @@
-//! Descriptors that a client has sent with a request. They are closed elsewhere, whatever becomes of the request: how
-//! long that takes is up to the client.
+//! Descriptors that a client has sent with a request. They are closed on another thread, whether the request
+//! succeeds or not, because a client determines how long a close takes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,7 @@ use cxloe_paging::spare_files::is_spare;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// A descriptor that a client has sent.
+/// Descriptor that a client has sent, closed on another thread when it is dropped.
 pub type SentDescriptor = ClosedElsewhere<OwnedFd>;
 
 /// The descriptors of a request, in the order in which they were sent.
@@ -19,25 +19,27 @@ pub type SentDescriptor = ClosedElsewhere<OwnedFd>;
 pub struct SentDescriptors(VecDeque<SentDescriptor>);
 
 impl SentDescriptors {
-    /// The next one.
+    /// Removes the first descriptor that is left.
     pub fn take(&mut self) -> Option<SentDescriptor> {
         self.0.pop_front()
     }
 
-    /// The last one.
+    /// Removes the last descriptor that is left.
     pub fn take_last(&mut self) -> Option<SentDescriptor> {
         self.0.pop_back()
     }
 
-    /// Whether the agent needs the files for itself (module `spare_files`).
+    /// Whether these descriptors come from the reserve that the agent keeps for its own files (module
+    /// `spare_files`).
     pub fn are_spare(&self) -> bool {
         self.0.iter().any(|descriptor| is_spare(&**descriptor))
     }
 
-    /// Receives a part of a request, with the descriptors that come with it.
+    /// Receives a part of a request, with the descriptors that arrive with it.
     ///
     /// # Errors
-    /// The system call's error; [`io::ErrorKind::UnexpectedEof`] if the client closes the connection before.
+    /// The system call's error; [`io::ErrorKind::UnexpectedEof`] if the client closes the connection before
+    /// the end of the part.
     pub async fn receive(&mut self, stream: &mut UnixStream, bytes: &mut [u8]) -> io::Result<()> {
         let mut got = 0;
         while got < bytes.len() {
@@ -47,7 +49,7 @@ impl SentDescriptors {
                 let receive = || receive_some(stream.as_fd(), bytes, &mut came, libc::MSG_DONTWAIT);
                 stream.async_io(Interest::READABLE, receive).await?
             };
-            // Those that no request has are closed with `came`.
+            // Descriptors beyond the maximum of a request are closed with `came`.
             while self.0.len() < DESCRIPTORS_MAX
                 && let Some(descriptor) = came.take()
             {
@@ -62,7 +64,8 @@ impl SentDescriptors {
     }
 }
 
-/// Closes a connection elsewhere: descriptors that the client has sent and nobody has received close with it.
+/// Closes a connection on another thread: descriptors that the client has sent and that were not received
+/// close with it.
 pub fn close(stream: UnixStream) {
     if let Ok(stream) = stream.into_std() {
         drop(ClosedElsewhere::new(stream));

@@ -1,5 +1,5 @@
-//! Suspension of mapped regions by requests on the agent's socket: a region leaves for another compute node, or comes from
-//! one.
+//! Suspension of mapped regions by requests on the agent's socket: the region moves to another compute node,
+//! or comes from one.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ use cxloe_client::message::{AgentAnswer, Attaching, RefusalReason};
 use cxloe_cn_core::pager::PAGE_BYTES;
 use cxloe_paging::PageNotes;
 
-/// Longest wait for a region in one request.
+/// Maximum wait for a region's attachment in one request.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Interval of looks at the list of attached regions.
+/// Interval of checks of the list of attached regions.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Suspends a space; waits until all its pages are written back and removed.
+/// Suspends a space, and waits until all of its pages are written back and removed.
 ///
 /// # Errors
-/// The reason why it cannot be suspended, or why that was given up.
+/// The reason why the space cannot be suspended, or [`RefusalReason::NotClean`] if the suspension has ended
+/// early.
 pub async fn suspend(context: &ServerContext, space: u64) -> Result<AgentAnswer, RefusalReason> {
     let orders = context.workers.of_space(space).await;
     let (sender, receiver) = oneshot::channel();
@@ -31,10 +32,10 @@ pub async fn suspend(context: &ServerContext, space: u64) -> Result<AgentAnswer,
     Ok(AgentAnswer::Suspended { hot, zeros })
 }
 
-/// Takes notes of the former compute node of a region that is not here yet.
+/// Passes the page notes of the former compute node to the space of a region that is not attached here yet.
 ///
 /// # Errors
-/// The reason why the space takes none.
+/// The reason why the space takes no notes.
 pub async fn note(
     context: &ServerContext,
     space: u64,
@@ -45,10 +46,10 @@ pub async fn note(
     Ok(AgentAnswer::Done)
 }
 
-/// Serves a suspended space again; waits up to `wait_ms` until its region is attached.
+/// Serves a suspended space again, after a wait of up to `wait_ms` for its region to be attached.
 ///
 /// # Errors
-/// The reason why it is not served.
+/// The reason why the space is not served.
 pub async fn serve_again(
     context: &ServerContext,
     caller: Caller,

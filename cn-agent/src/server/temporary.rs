@@ -27,15 +27,16 @@ fn of_manager(error: ClientError) -> RefusalReason {
     RefusalReason::Manager { code: error.code(), text: error.to_string() }
 }
 
-/// Bytes that one user's temporary regions may have.
+/// Maximum size in total of one user's temporary regions: as configured, or else a fixed part of all pools.
 fn memory_share(context: &ServerContext, nodes: &[MemoryNodeStatus]) -> u64 {
     let all = nodes.iter().fold(0_u64, |sum, node| sum.saturating_add(node.node.pool_bytes));
-    // Without memory nodes the manager refuses, and its reason is the right one.
+    // Without memory nodes the check here passes, so that the manager refuses, with the right reason.
     let part = if all == 0 { u64::MAX } else { all / SHARE_DEFAULT as u64 };
     context.shares.memory.unwrap_or(part)
 }
 
-/// Whether the manager has refused for good: otherwise it may have done, or may still do, what it was asked for.
+/// Whether the manager's refusal is final. After other errors, the request may have been carried out, or may
+/// be later.
 fn is_refused(error: &ClientError) -> bool {
     error.code().is_some() && !error.is_passing()
 }
@@ -59,6 +60,7 @@ pub async fn create(
     let name = name.map_err(|error| RefusalReason::System(error.to_string()))?;
     let bytes = bytes.checked_next_multiple_of(EXTENT).unwrap_or(bytes);
     let share = memory_share(context, &nodes);
+    // Stored before the request, so that the region is destroyed later even if no answer arrives.
     context.controller.lease(name.clone(), pid, caller.uid, bytes, share)?;
     let create = CreateRegion { uid: Some(caller.uid), ..CreateRegion::new(name.clone(), bytes, cn) };
     match manager.create_region(&create).await {
@@ -69,6 +71,8 @@ pub async fn create(
             Ok(AgentAnswer::Created { region: name, unit })
         }
         Err(error) => {
+            // After any other error the lease stays, so that a region that was created after all is
+            // destroyed.
             if is_refused(&error) {
                 let _ = context.controller.lease_over(&name);
             }
@@ -95,6 +99,7 @@ pub async fn grow(
     match manager.grow_region(&region, &grow).await {
         Ok(_) => Ok(AgentAnswer::Done),
         Err(error) => {
+            // After any other error the larger size stays recorded, since the region may have grown.
             if is_refused(&error) {
                 context.controller.set_lease_size(&region, before)?;
             }

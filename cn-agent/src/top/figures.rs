@@ -35,21 +35,16 @@ pub struct Figures {
     pub writes_per_s: f64,
     /// Share of the line writes that went to the line cache.
     pub write_hits: Option<f64>,
-    /// Reads of bursts of lines.
     pub burst_reads_per_s: f64,
-    /// Writes of bursts of lines.
     pub burst_writes_per_s: f64,
     /// Operations that failed, of all kinds.
     pub failures_per_s: f64,
-    /// Number of operations in flight.
     pub in_flight: usize,
-    /// Number of dirty lines that wait for their memory node.
+    /// Number of dirty lines that are kept until their memory node answers again.
     pub stranded: usize,
     /// Number of ports that programs have open.
     pub ports: usize,
-    /// Page faults and paging of all mapped regions.
     pub faults: Faults,
-    /// Frames on the link.
     pub traffic: Traffic,
     /// Figures of the regions, sorted by name.
     pub regions: Vec<RegionFigures>,
@@ -85,22 +80,16 @@ pub struct Faults {
 /// Frames on the link, with their bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Traffic {
-    /// Bytes received.
     pub rx_bytes_per_s: f64,
-    /// Bytes sent.
     pub tx_bytes_per_s: f64,
-    /// Frames received.
     pub rx_frames_per_s: f64,
-    /// Frames sent.
     pub tx_frames_per_s: f64,
     /// Received frames that the kernel dropped.
     pub rx_dropped_per_s: f64,
 }
 
-/// Figures of one region.
 #[derive(Clone, Debug, Serialize)]
 pub struct RegionFigures {
-    /// Name of the region.
     pub region: String,
     /// Size of the region in bytes.
     pub size: u64,
@@ -122,26 +111,21 @@ pub struct RegionFigures {
     pub fault_hits: Option<f64>,
 }
 
-/// Figures of one session with a memory node.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionFigures {
     /// Address of the memory node.
     pub peer: String,
     /// Name of the memory node, if it holds a part of an attached region.
     pub memory_node: Option<String>,
-    /// State of the session.
     pub state: String,
     /// Round-trip time in nanoseconds; 0 before the first sample.
     pub rtt_ns: u64,
-    /// Number of requests in flight.
     pub in_flight: usize,
     /// Requests sent, without retransmissions.
     pub requests_per_s: f64,
-    /// Retransmitted requests.
     pub resent_per_s: f64,
     /// Number of retransmitted requests since the start of the requester.
     pub resent: u64,
-    /// Time-outs of requests.
     pub timeouts_per_s: f64,
     /// Frames dropped, for any cause.
     pub dropped_per_s: f64,
@@ -162,12 +146,13 @@ struct Rates(f64);
 
 impl Rates {
     fn per_s(&self, before: u64, now: u64) -> f64 {
-        // After a restart of the agent, counters begin at 0.
+        // After a restart of the agent, counters begin at 0: the difference counts as 0 then.
         if self.0 > 0.0 { now.saturating_sub(before) as f64 / self.0 } else { 0.0 }
     }
 }
 
-/// Share of the part in the whole between two snapshots, each given as (part, whole).
+/// Increase of the part divided by the increase of the whole between two snapshots, each given as (part,
+/// whole).
 fn share(before: (u64, u64), now: (u64, u64)) -> Option<f64> {
     let (part, whole) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
     (whole > 0).then(|| part as f64 / whole as f64)
@@ -277,7 +262,7 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
 }
 
 impl SessionFigures {
-    /// Name of the memory node, or its address while the name is unknown.
+    /// Returns the name of the memory node, or its address while the name is unknown.
     pub fn label(&self) -> &str {
         self.memory_node.as_ref().unwrap_or(&self.peer)
     }

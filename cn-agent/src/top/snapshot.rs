@@ -1,4 +1,4 @@
-//! All figures of an agent at one moment.
+//! All figures of an agent at one moment; two snapshots give the rates that `cn-agent top` shows.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,18 +9,14 @@ use cxloe_wire::time::Time;
 use cxloe_client::client::{self, ClientError};
 use cxloe_client::message::{AttachedRegion, Counters, NodeView, PagingView, Session};
 
-/// All figures of an agent at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Time by the clock of this process.
+    /// Time by the clock of this process, for rates.
     pub at: Time,
     /// Time in milliseconds since the Unix epoch, for output.
     pub unix_ms: u64,
-    /// State of the node in the fabric.
     pub node: NodeView,
-    /// Regions that the agent has attached.
     pub regions: Vec<AttachedRegion>,
-    /// Sessions with memory nodes.
     pub sessions: Vec<Session>,
     /// Counters since the start of the agent.
     pub counters: Counters,

@@ -20,12 +20,12 @@ use super::{Figures, Snapshot};
 
 /// Longest wait for a key before the thread checks for signals and snapshots.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(50);
-/// Shortest interval of snapshots.
+/// Shortest interval of snapshots that a user can choose.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Longest interval of snapshots.
+/// Longest interval of snapshots that a user can choose.
 pub const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// A snapshot, or the reason why the agent gave none.
+/// A snapshot, or the reason why the agent could not be queried.
 pub type SnapshotResult = Result<Snapshot, String>;
 
 /// Draws the snapshots that `take` returns, every `view.interval`, until the user quits or a signal comes.
@@ -37,7 +37,8 @@ pub fn live(take: impl FnMut() -> SnapshotResult + Send + 'static, view: View) -
         let why = "standard input and output have to be a terminal; use --once, or --json for programs";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    // Signals are blocked before any thread starts, so that all threads inherit the mask.
+    // Signals are blocked before any thread starts: all threads inherit the mask, and only the waiting thread
+    // gets signals.
     let ending = watch_signals()?;
     let (pace, receiver) = sample(take, view.interval)?;
     let mut terminal = ratatui::try_init()?;
@@ -63,8 +64,8 @@ fn watch_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(ending)
 }
 
-/// Takes snapshots on a separate thread, since that may wait for the agent. A new interval can be sent; dropping the
-/// sender ends the thread.
+/// Takes snapshots on a separate thread, since a query may wait for the agent. A new interval can be sent;
+/// dropping the sender ends the thread.
 fn sample(
     mut take: impl FnMut() -> SnapshotResult + Send + 'static,
     mut interval: Duration,

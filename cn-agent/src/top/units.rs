@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `value` with a decimal prefix, as in `1.23k`.
+/// Formats `value` with three digits and a decimal prefix, as in `1.23k`.
 pub fn short(value: f64) -> String {
     let (mut value, mut prefix) = (value, "");
     for next in ["k", "M", "G", "T"] {

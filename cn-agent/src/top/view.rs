@@ -37,7 +37,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The order that follows when the user presses the key for it.
+    /// Returns the order after this one, which the user chooses by a key.
     pub fn next(self) -> Sort {
         match self {
             Sort::Rate => Sort::Name,
@@ -62,7 +62,6 @@ impl Sort {
 pub struct View {
     /// Order of the rows of both tables.
     pub sort: Sort,
-    /// Whether the order is reversed.
     pub reverse: bool,
     /// Whether the screen keeps the present figures.
     pub paused: bool,
@@ -70,7 +69,6 @@ pub struct View {
     pub help: bool,
     /// Number of regions that are scrolled out at the top.
     pub scroll: usize,
-    /// Interval of snapshots.
     pub interval: Duration,
     /// Path of the agent's socket, for the title.
     pub socket: String,
@@ -137,7 +135,7 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
     if view.paused {
         line.push(Span::styled("  paused", ODD));
     }
-    // The parts of the title that a narrow screen cuts off.
+    // Last in the title, because a narrow screen cuts off the end.
     if let Some(f) = figures {
         line.push(format!("  link {}  manager {}", f.backend, f.manager).into());
     }
@@ -155,7 +153,7 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
 /// Width of the summary's labels in columns.
 const LABEL: usize = 6;
 
-/// Phrases behind a label, wrapped onto as many lines as needed.
+/// Puts phrases behind a label, on as many lines as needed.
 fn flow(label: &'static str, phrases: Vec<Span<'static>>, width: u16) -> Vec<Line<'static>> {
     let mut lines = vec![Line::from(Span::styled(format!("{label:<LABEL$}"), HEAD))];
     for phrase in phrases.into_iter().filter(|phrase| phrase.width() > 0) {
@@ -254,7 +252,7 @@ impl Column {
     }
 }
 
-/// A table of as many columns as fit, from the left.
+/// Builds a table of the first columns, as many as fit `width`.
 fn table(
     columns: &[Column],
     rows: impl Iterator<Item = (Vec<String>, Style)>,
@@ -297,6 +295,7 @@ const REGION_COLUMNS: [Column; 10] = [
 
 fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer) {
     let trouble = |region: &RegionFigures| {
+        // More than any rate, so that regions in another state than active precede all others.
         let unwell = f64::from(u8::from(region.state != "active"));
         unwell * 1e12 + region.faults_per_s * (1.0 - region.fault_hits.unwrap_or(1.0))
     };
@@ -315,7 +314,7 @@ fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer)
         let cells = vec![
             region.region.clone(),
             bytes(region.size),
-            // The obstacle to the region's use, if any, stands behind its state.
+            // Shows the obstacle to the region's use, which stands behind the state, or else the state.
             region.state.rsplit(", ").next().unwrap_or_default().to_owned(),
             short(region.faults_per_s),
             percent(region.fault_hits),
@@ -404,8 +403,9 @@ fn explain(area: Rect, buffer: &mut Buffer) {
     Paragraph::new(KEYS).block(block).render(place, buffer);
 }
 
-/// The screen's content as unframed text of `width` columns, with as many lines as needed.
+/// Returns the screen's content as unframed text of `width` columns, with as many lines as needed.
 pub fn text(figures: &Figures, view: &View, width: u16) -> String {
+    // Bounded, because the height of a buffer has 16 bits.
     let height = 24 + figures.regions.len().min(4096) as u16 + 3 * figures.sessions.len().min(4096) as u16;
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     draw(Some(figures), view, buffer.area, &mut buffer);

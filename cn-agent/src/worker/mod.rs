@@ -1,5 +1,6 @@
-//! The running agent: workers, each a thread with a link, an engine, the rings of clients and the faults of programs that
-//! map regions; control runs on other threads. Workers share nothing: each serves the regions in its bands of addresses.
+//! The workers of an agent. Each worker is a thread with a link, an engine, the rings of clients and the
+//! faults of programs that map regions; control runs on other threads. Workers share nothing: each serves the
+//! regions in its bands of addresses.
 //!
 //! ```text
 //!   clients == rings ===> Worker <== frames ==> link       a thread each, waits for all at once
@@ -12,7 +13,7 @@
 //!
 //! * [`thread`]: the thread.
 //! * [`order`]: orders from control to a worker, and their results.
-//! * [`workers`]: orders to all workers, and which worker serves what.
+//! * [`workers`]: orders to all workers, and the choice of the worker for a region.
 //! * [`placement`]: the CPU of the thread.
 //! * [`sleeper`]: waiting for the link, the clients and control in one system call.
 

@@ -16,7 +16,7 @@ use cxloe_paging::Spaces;
 use cxloe_rings::client::Client;
 use cxloe_wire::frame::Mac;
 
-/// Capacity of the channel of orders.
+/// Maximum number of orders that wait for one worker.
 const ORDERS_MAX: usize = 1024;
 /// Longest wait of control for room in the channel; the worker empties it every few milliseconds at most.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,7 +30,8 @@ pub enum WorkerOrder {
     Follow(Box<AttachmentChange>),
     /// Open sessions with the memory nodes of a region that another worker serves.
     OpenSessions(Box<Attachment>),
-    /// Report when no operation is in flight that began before the changes up to this event, all of which were ordered.
+    /// Report when all operations have ended that began before the changes up to this event. The changes were
+    /// ordered before.
     Quiet(u64),
     /// Serve the rings of a new client.
     Serve(Box<Client>),
@@ -56,13 +57,13 @@ impl std::fmt::Debug for PagingOrder {
 pub struct DrainedTickets(Receiver<u64>);
 
 impl DrainedTickets {
-    /// A channel from all workers; it never holds more tickets than there were orders.
+    /// Creates the channel from all workers. It is unbounded, but never holds more tickets than there were
+    /// orders.
     pub fn channel() -> (Sender<u64>, DrainedTickets) {
         let (sender, receiver) = unbounded();
         (sender, DrainedTickets(receiver))
     }
 
-    /// Takes the oldest ticket, if any.
     pub fn next(&self) -> Option<u64> {
         self.0.try_recv().ok()
     }
@@ -81,12 +82,12 @@ pub struct LegReport {
     pub filled: Option<u64>,
 }
 
-/// Reports of all workers about legs.
+/// Receiver of the reports of all workers about legs.
 #[derive(Debug)]
 pub struct LegReports {
-    /// Reports; those that find no room are repeated.
+    /// Channel of reports; the engine repeats a report for which there was no room.
     pub reports: mpsc::Receiver<LegReport>,
-    /// Number of workers that have not ended with every write complete.
+    /// Number of workers that still run, or have ended with an incomplete write.
     unsettled: Arc<AtomicUsize>,
 }
 
@@ -97,10 +98,10 @@ impl LegReports {
     }
 }
 
-/// Most reports that wait for the link to the manager.
+/// Maximum number of reports queued for the manager.
 const REPORTS_MAX: usize = 64;
 
-/// What a worker sends to control of its own accord; workers have clones.
+/// Senders by which a worker reports to control without a request; each worker has a clone.
 #[derive(Clone, Debug)]
 pub struct WorkerResults {
     /// Tickets of drained regions.
@@ -111,7 +112,7 @@ pub struct WorkerResults {
 }
 
 impl WorkerResults {
-    /// Channels from `workers` workers to control.
+    /// Creates the channels from `workers` workers to control.
     pub fn channels(workers: usize) -> (WorkerResults, DrainedTickets, LegReports) {
         let (legs, reports) = mpsc::channel(REPORTS_MAX);
         let (drained, tickets) = DrainedTickets::channel();
@@ -126,7 +127,7 @@ impl WorkerResults {
     }
 }
 
-/// The number of the last event for which all operations that began before it was applied have ended.
+/// Number of the manager's last event for which all operations that began before its changes have ended.
 #[derive(Clone, Debug, Default)]
 pub struct QuietEvent(Arc<AtomicU64>);
 
@@ -136,16 +137,13 @@ impl QuietEvent {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets the number of the event.
     pub fn set(&self, event: u64) {
         self.0.store(event, Ordering::Relaxed);
     }
 }
 
-/// Report of the worker on request.
 #[derive(Clone, Debug)]
 pub struct WorkerReport {
-    /// Sessions with memory nodes.
     pub sessions: Vec<Session>,
     /// Counters since the start of the agent.
     pub counters: Counters,
@@ -183,7 +181,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// A channel to the worker, which `waker` wakes after each order.
+    /// Creates a channel to the worker, which `waker` wakes after each order.
     pub fn channel(waker: Waker) -> (Orders, Receiver<WorkerOrder>) {
         let (sender, receiver) = bounded(ORDERS_MAX);
         (Orders { sender, waker, quiet: QuietEvent::default() }, receiver)
@@ -194,7 +192,7 @@ impl Orders {
         &self.quiet
     }
 
-    /// Gives an order; waits for room in the channel, for a bounded time.
+    /// Gives an order. Waits up to 5 s for room in the channel.
     ///
     /// # Errors
     /// [`OrdersGone`].
@@ -220,7 +218,7 @@ impl Orders {
         self.try_give(WorkerOrder::Sign(sign)).is_ok() && seen.recv_timeout(wait_limit).is_ok()
     }
 
-    /// Wakes the worker without an order.
+    /// Wakes the worker without an order, so that it checks whether to stop.
     pub fn wake(&self) {
         self.waker.wake();
     }

@@ -1,15 +1,16 @@
-//! CPU of a worker that is not pinned: chosen by the kernel or, if the worker would have to share any other CPU, that
-//! of its client.
+//! CPU of a worker that is not pinned: chosen by the kernel or, if the worker would have to share any other
+//! CPU, that of its client.
 //!
-//! With more runnable threads than CPUs, the kernel moves threads between CPUs to be fair. On the CPU of its own
-//! client, the worker does not wait, since the two take turns; on the CPU of a thread that never yields, such as a
-//! memory node's worker on the same machine, it waits for milliseconds. The kernel counts the time that the worker
-//! waits for a CPU: when that exceeds a share of the time, the worker binds itself to the client's CPU. After a while
-//! it unbinds itself, to test whether another CPU is free; the while grows as long as none is.
+//! With more runnable threads than CPUs, the kernel moves threads between CPUs to be fair. On the CPU of its
+//! own client, the worker does not wait, since the two run alternately. On the CPU of a thread that never
+//! yields, such as a memory node's worker on the same machine, it waits for milliseconds. The kernel counts
+//! the time that the worker waits for a CPU: when that exceeds a share of the time, the worker binds itself
+//! to the client's CPU. After a hold time it unbinds itself, to test whether another CPU is free. The hold
+//! time doubles with each test that finds none.
 //!
-//! A program that waits for a page is a different case: the program and the worker never run at the same time, and
-//! waking a thread on another CPU costs more than serving the page. So as long as faults come from one CPU, the worker
-//! is bound to that CPU.
+//! A program that waits for a page is a different case: the program and the worker never run at the same
+//! time, and waking a thread on another CPU costs more than serving the page. So as long as faults come from
+//! one CPU, the worker is bound to that CPU.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,11 +20,11 @@ use cxloe_wire::time::Time;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Shortest time over which the waiting is judged.
+/// Minimum interval of decisions, over which the waiting for a CPU is measured.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// Longest time over which the waiting is judged, so that time before a sleep does not count.
+/// Maximum interval over which the waiting counts: a longer one contains a sleep of the worker.
 const SPAN_MAX: Duration = Duration::from_millis(20);
-/// Part of the time, as a divisor, beyond which waiting for a CPU makes the worker move.
+/// Part of an interval, as a divisor, beyond which waiting for a CPU makes the worker move.
 const WAITED_SHARE: u32 = 8;
 /// First and longest time for which the worker stays bound.
 const HOLD_MIN: Duration = Duration::from_secs(1);
@@ -90,6 +91,7 @@ impl Placement {
                 self.until = self.until.max(now + HOLD_MIN);
                 return None;
             }
+            // Two faults in succession came from this CPU; after only one, the worker does not follow.
             if stays {
                 self.until = now + HOLD_MIN;
                 self.bound = Some(cpu);
@@ -119,16 +121,16 @@ impl Placement {
     }
 }
 
-/// The worker's thread, as the kernel shows it.
+/// The kernel's records of the worker's thread, and the CPUs that the thread may use.
 #[derive(Debug)]
 pub struct Thread {
     schedstat: File,
-    /// CPUs that the thread may use.
     allowed: CpuSet,
 }
 
 impl Thread {
-    /// The calling thread; `None` if the kernel does not report its waiting time.
+    /// Opens the records of the calling thread; `None` if the kernel does not report the thread's waiting
+    /// time.
     pub fn this() -> Option<Thread> {
         let thread = Thread {
             schedstat: File::open("/proc/thread-self/schedstat").ok()?,
@@ -144,7 +146,7 @@ impl Thread {
         parse(text.get(..length)?)
     }
 
-    /// Applies a decision; a refusal of the kernel is ignored.
+    /// Applies a decision. A refusal of the kernel is ignored, since the worker runs on any CPU.
     pub fn go(&self, to: PlacementMove) {
         let this = Pid::from_raw(0);
         let gone = match to {
@@ -188,7 +190,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Driver of a placement: one decision every 5 ms, each with a given waiting time.
+    /// Driver of a placement: one decision every [`LOOK_INTERVAL`], each after a given waiting time.
     struct Walk {
         placement: Placement,
         now: Time,

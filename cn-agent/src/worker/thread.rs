@@ -1,10 +1,10 @@
 //! A worker: one thread that drives a link, an engine and the rings of clients in rounds.
 //!
-//! A round ([`node::round`]) handles frames from the link, then submissions of clients and faults of programs that map
-//! regions, runs due timers, flushes the link and wakes sleeping clients; `EngineUsers` takes its steps. That path
-//! neither allocates nor locks. Between rounds without work the thread spins, yields or sleeps as [`IdlePolicy`]
-//! decides; asleep, it waits for the link, all clients and control at once. Orders of control are taken after some
-//! rounds without work, and every few milliseconds under load.
+//! A round ([`node::round`]) handles frames from the link, then submissions of clients and faults of programs
+//! that map regions, runs due timers, flushes the link and wakes sleeping clients. `EngineUsers` implements
+//! these steps, which neither allocate nor lock. Between rounds without work the thread spins, yields or
+//! sleeps as [`IdlePolicy`] decides; asleep, it waits for the link, all clients and control at once. Orders
+//! of control are taken after some rounds without work, and every few milliseconds under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,12 +46,11 @@ pub use handle::WorkerHandle;
 /// Limit of frames taken from the link in one round.
 const BATCH: usize = 64;
 
-/// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// Number of the worker, from 0.
     pub index: usize,
-    /// Common parameters of the sessions.
+    /// Parameters that the worker's sessions with all memory nodes share.
     pub station: SessionSettings,
     /// State of the link, shared with reports.
     pub health: LinkHealth,
@@ -61,7 +60,7 @@ pub struct WorkerOptions {
     pub cpu: Option<usize>,
     /// Limit of clients at a time.
     pub clients_max: usize,
-    /// Shares of each user.
+    /// Maximum use of each resource by one user.
     pub shares: UserShares,
 }
 
@@ -126,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// Runs one round.
+    /// Runs one round, with `now` as the time of arrival of its frames.
     #[inline]
     fn round(&mut self, now: Time) -> Result<Seen, LinkError> {
         let mut link = Stamped { link: &mut *self.link, stamp: || now };
@@ -173,6 +172,7 @@ impl Worker {
 
     #[cold]
     fn housekeeping(&mut self, now: Time) {
+        // Wake-ups are otherwise drained after a sleep, and a busy worker does not sleep.
         if self.idle.style() == WaitStyle::Busy {
             self.users.clients.drain_wakeups(|_| true);
         }
@@ -197,7 +197,7 @@ impl Worker {
         let Some(seat) = &self.seat else { return };
         let (Some(waited), Some(own)) = (seat.waited(), this_cpu()) else { return };
         let client = self.users.clients.cpus().next();
-        // A worker that never yields runs best on a CPU of its own.
+        // A worker that never yields runs best on a CPU of its own, so it does not follow the program.
         let may_share = self.idle.style() != WaitStyle::Busy;
         let faulting = self.users.spaces.take_faulting().filter(|_| may_share);
         let program = faulting.and_then(|(process, thread)| cpu_of(process, thread));
@@ -225,7 +225,7 @@ impl Worker {
         match self.refusals.record(event, self.clock.now()) {
             LogAs::Event => events::log(event),
             LogAs::Error => events::log_lasting(event),
-            // `cn-agent sessions` shows it.
+            // Not logged again: `cn-agent sessions` shows the refusal.
             LogAs::Nothing => {}
         }
     }
@@ -242,7 +242,7 @@ impl Worker {
                 self.poll_quiet();
             }
             WorkerOrder::Serve(client) => self.users.clients.add(client),
-            // The thread that requested this may have ended.
+            // Errors of these answers are ignored: the thread that requested one may have ended.
             WorkerOrder::Sign(sign) => drop(sign.try_send(())),
             WorkerOrder::Report(answer) => drop(answer.send(self.report())),
             WorkerOrder::Paging(PagingOrder(order)) => order(&mut self.users.spaces),

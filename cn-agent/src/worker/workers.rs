@@ -1,11 +1,12 @@
-//! Orders to all workers of the agent, and the choice of the worker that serves an address, a region or a space.
+//! Orders to all workers of the agent, and the choice of the worker that serves an address, a region or a
+//! space.
 //!
 //! ```text
 //!   address --band--> worker          a region lies in one band
 //!   space   --the lowest bits of its number: the worker at its creation--> worker
 //! ```
 //!
-//! Workers share nothing. What concerns all of them is ordered from each, and their reports are added up.
+//! Workers share nothing. An order for all of them is sent to each, and their reports are added up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,40 +22,40 @@ use super::order::{Orders, OrdersGone, WorkerOrder, WorkerReport, ask, report};
 pub struct Workers(Arc<[Orders]>);
 
 impl Workers {
-    /// The workers that take `orders`, at least one.
+    /// Takes the channels of all workers, of which there must be at least one.
     pub fn new(orders: Vec<Orders>) -> Workers {
         assert!(!orders.is_empty(), "an agent has a worker");
         Workers(orders.into())
     }
 
-    /// Number of workers.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Worker number `index`, if there is one.
+    /// Returns the worker number `index`; `None` for a number that no worker has.
     pub fn get(&self, index: usize) -> Option<&Orders> {
         self.0.get(index)
     }
 
-    /// All workers.
     pub fn iter(&self) -> impl Iterator<Item = &Orders> {
         self.0.iter()
     }
 
-    /// The worker that serves an address.
+    /// Returns the worker that serves the address `hpa`.
     pub fn at(&self, hpa: u64) -> &Orders {
         &self.0[worker_of(hpa, self.0.len())]
     }
 
-    /// A number for a new space of worker `index`, from which [`of_space`](Self::of_space) tells the worker.
+    /// Returns a random number for a new space of worker `index`; [`of_space`](Self::of_space) derives the
+    /// worker from it.
     pub fn space_number(&self, index: usize) -> u64 {
         let random: u64 = rand::random();
         random - random % NUMBERED + index as u64
     }
 
-    /// The worker that serves space `id`. After a restart of the agent with another number of workers, or where the
-    /// region has gone to another address since, it is not the one named by the number: so all are asked.
+    /// Returns the worker that serves space `id`. The number names the worker at the space's creation. That
+    /// may be wrong after a restart of the agent with another number of workers, or if the region has got
+    /// another address since, so all workers are asked.
     pub async fn of_space(&self, id: u64) -> &Orders {
         let hinted = &self.0[(id % NUMBERED) as usize % self.0.len()];
         if self.0.len() == 1 {
@@ -68,8 +69,8 @@ impl Workers {
         hinted
     }
 
-    /// The worker at `hinted`, which serves the region `name`; without one, that with a space of the region, which may
-    /// have outlived it, or else the first.
+    /// Returns the worker number `hinted`, which serves the region `name`. Without a hint, returns the worker
+    /// that has a space of the region, since the space may outlive the region, or else the first worker.
     pub async fn of_region(&self, name: &str, hinted: Option<usize>) -> &Orders {
         if let Some(orders) = hinted.and_then(|index| self.get(index)) {
             return orders;
@@ -95,7 +96,7 @@ impl Workers {
         Some(answers)
     }
 
-    /// Has each change carried out by the workers that it concerns.
+    /// Orders each change from the workers that it concerns.
     ///
     /// # Errors
     /// [`OrdersGone`].
@@ -116,6 +117,8 @@ impl Workers {
                 | AttachmentChange::Drop(region) => region,
             };
             let index = worker_of(region.hpa, self.count());
+            // The sessions of other workers belong to sessions of the first worker, which has to open its
+            // own.
             if index > 0 && adds_memory_nodes(&change) {
                 self.0[0].give(WorkerOrder::OpenSessions(Box::new(region.clone())))?;
             }
@@ -124,8 +127,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Has all workers report when no operation is in flight that began before the changes up to `event`. Without room
-    /// the order is dropped: that of a later event has the same effect.
+    /// Has all workers report when all operations have ended that began before the changes up to `event`.
+    /// Without room the order is dropped: that of a later event has the same effect.
     pub fn await_quiet(&self, event: u64) {
         for orders in self.iter() {
             let _ = orders.try_give(WorkerOrder::Quiet(event));
@@ -151,7 +154,7 @@ impl Workers {
         Some(reports)
     }
 
-    /// The sessions of all workers; those of further workers are named so.
+    /// Returns the sessions of all workers, with the names of [`named`].
     pub async fn sessions(&self) -> Option<Vec<Session>> {
         let reports = self.reports().await?;
         Some(
@@ -163,14 +166,14 @@ impl Workers {
         )
     }
 
-    /// The counters of all workers together.
+    /// Returns the sums of the workers' counters; `None` if one does not answer in time.
     pub async fn counters(&self) -> Option<Counters> {
         let counters = self.reports().await?.into_iter().map(|report| report.counters);
         counters.reduce(|sum, each| sum.plus(&each))
     }
 }
 
-/// Spaces are numbered by worker modulo this: as many as a node may have workers.
+/// Modulus by which the number of a space gives a worker: the maximum number of workers of a node.
 const NUMBERED: u64 = cxloe_wire::frame::SHARDS_MAX as u64;
 
 /// Whether a region may lie on further memory nodes after a change.
@@ -181,7 +184,7 @@ fn adds_memory_nodes(change: &AttachmentChange) -> bool {
     )
 }
 
-/// Sessions as they are shown: those of further workers are named by memory node and worker.
+/// Appends the worker's number to the names of its sessions, except for worker 0.
 pub fn named(worker: usize, mut sessions: Vec<Session>) -> Vec<Session> {
     if worker > 0 {
         sessions.iter_mut().for_each(|session| session.status.peer += &format!(" worker {worker}"));

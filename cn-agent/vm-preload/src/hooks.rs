@@ -1,6 +1,9 @@
-//! The C library's functions that map memory or pass it on, interposed: each makes the system call of its name. The
-//! former announce the change to the region's space, once the monitor has mapped the region's file and for its addresses
-//! only; the latter end the monitor where the region's memory would be passed on.
+//! The C library's functions that map memory or pass it on, interposed: each makes the system call of its
+//! name. Functions that map memory announce the change to the region's space, once the monitor has mapped the
+//! region's file, and for its addresses only. Functions that pass memory on end the monitor if that memory is
+//! the region's.
+
+#![expect(unsafe_code, reason = "mmap and the like are exported by name, and take raw pointers")]
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -97,9 +100,10 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, length: usize) -> c_int {
 /// `MADV_GUARD_INSTALL`, which makes accesses to pages fail; for shared memory since Linux 6.15.
 const MADV_GUARD_INSTALL: c_int = 102;
 
-/// `madvise(2)`. Of the advice that QEMU gives, only MADV_REMOVE discards content: MADV_DONTNEED keeps the content of
-/// shared memory, also of locked pages. Guards are refused, as by a kernel without them: a kernel that installs guards
-/// where a userfaultfd write-protects pages never ends the loop.
+/// Announces discards of the region's memory. Of the advice that QEMU gives, only MADV_REMOVE discards
+/// content: MADV_DONTNEED keeps the content of shared memory, also of locked pages. Guards are refused, as by
+/// a kernel without them: a kernel that installs guards where a userfaultfd write-protects pages loops for
+/// ever.
 ///
 /// # Safety
 /// Nothing relies on content of the range that the advice discards.
@@ -119,7 +123,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
     unsafe { libc::syscall(libc::SYS_madvise, address, length, advice) as c_int }
 }
 
-/// `fallocate(2)`. Punching a hole in the region's file discards content.
+/// Announces discards of the region's memory: punching a hole in the region's file discards content.
 ///
 /// # Safety
 /// Nothing relies on content of the file that a hole discards.
@@ -149,7 +153,7 @@ pub unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: i64, length
     unsafe { fallocate(fd, mode, offset, length) }
 }
 
-/// `sendmsg(2)`. A message that passes the region's memory ends the monitor.
+/// Ends the monitor if the message passes the region's memory to another process.
 ///
 /// # Safety
 /// `message` is a valid header.
@@ -164,7 +168,7 @@ pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const libc::msghdr, fl
     }
 }
 
-/// `sendmmsg(2)`. A message that passes the region's memory ends the monitor.
+/// Ends the monitor if a message passes the region's memory to another process.
 ///
 /// # Safety
 /// `messages` are `count` valid headers.
@@ -195,7 +199,7 @@ unsafe fn check_message(message: *const libc::msghdr) {
     }
 }
 
-/// `ioctl(2)`. A request that pins memory of the region for a device ends the monitor.
+/// Ends the monitor if the request pins memory of the region for a device.
 ///
 /// # Safety
 /// `argument` is what the kernel takes for this request.

@@ -1,4 +1,4 @@
-//! # cxloe-vm-preload: guest memory that lies in memory nodes, for virtual machine monitors that do not know of it
+//! # cxloe-vm-preload: guest memory that lies in memory nodes, for unmodified virtual machine monitors
 //!
 //! `cn-agent vm` has the dynamic linker load this library into QEMU, and passes it a file that represents a region.
 //! Where the monitor maps that file, this library makes the mapping a member of the region's space: from then on the
@@ -11,11 +11,11 @@
 //!           --munmap------> hooks ---> the call, then leave
 //! ```
 //!
-//! Everything else the monitor does passes through untouched, and so does everything in a process without the
-//! environment that `cn-agent vm` gives. Where mapping fails, the reason is on standard error and the monitor sees its
-//! mmap fail.
+//! Everything else that the monitor does is passed to the kernel unchanged, and so is everything in a process
+//! without the environment that `cn-agent vm` gives. If a mapping cannot become a member, the reason is
+//! printed on standard error and the monitor's `mmap` fails.
 
-// Functions that panic when standard error cannot be written.
+// `print!` and `eprint!` are forbidden, since they panic when the stream cannot be written.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(test, allow(dead_code, reason = "what hooks use is there for them alone"))]
 

@@ -1,6 +1,8 @@
 //! Mappings of the region in this process: each mapping is a member of the region's space, with a userfaultfd and a
 //! helper thread of its own.
 
+#![expect(unsafe_code, reason = "_exit and pthread_sigmask are functions of the C library")]
+
 use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +37,6 @@ struct Mapping {
 
 static MAPPINGS: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
 
-/// Reason why a mapping could not be made remote memory.
 #[derive(Debug)]
 enum MappingError {
     Uffd(std::io::Error),
@@ -126,7 +127,7 @@ pub fn discard(bytes: &Range<u64>) {
     // The lock is not held during the discard, which may wait for a successor of the agent.
     let line = mappings().first().map(|mapping| Arc::clone(&mapping.line));
     if let Some(line) = line {
-        // Without a helper thread the discard fails, and the process is about to end.
+        // Ignored: without a helper thread the discard fails, and the process is about to end.
         let _ = line.discard(pages);
     }
 }

@@ -1,7 +1,9 @@
-//! Others to whom the monitor would give the region's memory: a process that gets the descriptor in a message
-//! (vhost-user), and a device that gets the pages pinned (VFIO, iommufd). The agent serves faults of the monitor's own
-//! mappings alone: the process would read pages that are away as zeros, and its writes would be lost; the device would
-//! transfer to pages that have left. So the monitor ends before it does either.
+//! Ends a monitor that would give the region's memory to others: to a process, as a descriptor in a message
+//! (vhost-user), or to a device, for which pages are pinned (VFIO, iommufd). The agent serves only faults of
+//! the monitor's own mappings. The process would read absent pages as zeros, and its writes would be lost;
+//! the device would transfer to pages that have been evicted. So the monitor ends before it does either.
+
+#![expect(unsafe_code, reason = "arguments of sendmsg and ioctl are raw pointers")]
 
 use std::ffi::{c_int, c_ulong, c_void};
 

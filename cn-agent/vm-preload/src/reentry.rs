@@ -1,4 +1,7 @@
-//! Threads that pass through the interposed functions: those that are inside one, and helper threads.
+//! Threads for which interposed functions do no additional work: those inside such a function already, and
+//! helper threads.
+
+#![expect(unsafe_code, reason = "errno is reached through a raw pointer")]
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -21,7 +24,8 @@ pub(crate) fn without_reentry<T>(what: impl FnOnce() -> T) -> Option<T> {
     Some(done)
 }
 
-/// Has this thread pass through all interposed functions: the helper thread passes the memory to the agent's successor.
+/// Has interposed functions do no additional work in this thread: the helper thread passes the memory to the
+/// agent's successor, which is refused to other threads.
 pub(crate) fn bypass() {
     INSIDE.with(|inside| inside.set(true));
 }

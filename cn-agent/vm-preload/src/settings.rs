@@ -1,5 +1,7 @@
 //! Settings that `cn-agent vm` passes to this process in its environment.
 
+#![expect(unsafe_code, reason = "descriptors are inherited by number")]
+
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -7,10 +9,8 @@ use std::time::Duration;
 
 use cxloe_member::socket::SocketPath;
 
-/// Settings of this library, from environment variables.
 #[derive(Debug)]
 pub struct Settings {
-    /// Path of the agent's socket.
     pub agent: SocketPath,
     /// Number of the region's space.
     pub space: u64,
@@ -18,7 +18,8 @@ pub struct Settings {
     pub wait: Duration,
     /// Descriptor of the region's memory, to be passed to an agent's successor.
     pub memory: OwnedFd,
-    /// The number under which `cn-agent vm` left the memory open, across the execution of wrappers, for the monitor.
+    /// Descriptor of the memory that this process inherited from `cn-agent vm`, possibly through wrapper
+    /// programs.
     inherited: c_int,
     /// Device and inode of the region's memory, by which the monitor's own descriptors of it are recognised.
     identity: (u64, u64),
@@ -63,13 +64,12 @@ fn identity(fd: c_int) -> Option<(u64, u64)> {
 }
 
 impl Settings {
-    /// Whether `fd` refers to the region's memory.
     pub fn is_memory(&self, fd: c_int) -> bool {
         fd >= 0 && identity(fd) == Some(self.identity)
     }
 
-    /// Has the descriptor that was mapped, and the one that was inherited, closed in programs that the monitor starts:
-    /// a program that maps the memory without this library reads pages that are away as zeros.
+    /// Has the descriptor that was mapped, and the one that was inherited, closed in programs that the
+    /// monitor starts: a program that maps the memory without this library reads absent pages as zeros.
     pub fn keep_from_programs(&self, mapped: c_int) {
         for fd in [mapped, self.inherited] {
             // By now the monitor may use the inherited number for something else.

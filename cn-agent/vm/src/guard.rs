@@ -4,6 +4,8 @@
 //! The guard is a forked process that only waits: for a byte on a pipe, or for the pipe's end. Between the fork and its
 //! exit it makes system calls, and nothing else.
 
+#![expect(unsafe_code, reason = "the guard is a forked child that only makes system calls")]
+
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -23,8 +25,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts a guard of `machine`, a pidfd. To be called before this process holds a descriptor that its death should
-    /// close: the guard keeps standard error, the pipe and `machine` only.
+    /// Starts a guard of `machine`, a pidfd. To be called early: the guard begins with copies of all open
+    /// descriptors, of which it keeps only standard error, the pipe and `machine`.
     ///
     /// # Errors
     /// Errors of the system call.
@@ -53,6 +55,7 @@ fn watch(pipe: RawFd, machine: RawFd) -> ! {
     // SAFETY: system calls with plain values and live buffers. The descriptors that are closed are copies of this
     // process, which nothing in it uses.
     unsafe {
+        // A session of its own, so that signals of the terminal do not end the guard.
         libc::setsid();
         for (first, last) in
             [(3, low.saturating_sub(1)), (low + 1, high.saturating_sub(1)), (high + 1, u32::MAX)]
@@ -64,7 +67,9 @@ fn watch(pipe: RawFd, machine: RawFd) -> ! {
         let mut word = 0_u8;
         loop {
             match libc::read(pipe, std::ptr::from_mut(&mut word).cast(), 1) {
+                // The end of the pipe: the server has died.
                 0 => break,
+                // The byte: the server has ended in order.
                 1 => libc::_exit(0),
                 _ if *libc::__errno_location() == libc::EINTR => {}
                 _ => break,

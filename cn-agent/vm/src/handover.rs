@@ -4,6 +4,8 @@
 //! Observed behaviour: the message may arrive in parts, the userfaultfd is not always attached to the first part, and
 //! the field `page_size_kib` holds bytes.
 
+#![expect(unsafe_code, reason = "pidfds are made and used by bare system calls")]
+
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -18,18 +20,17 @@ use serde::Deserialize;
 
 use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// Limit of the message's length in bytes.
+/// Maximum length of the message in bytes.
 const MESSAGE_MAX: usize = 64 << 10;
-/// Limit of the number of pieces of memory.
+/// Maximum number of pieces of memory.
 const PIECES_MAX: usize = 64;
 /// Longest time that a monitor may take to send the whole message.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// A piece of a virtual machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Address of the first byte in the monitor.
+    /// Address of the piece in the monitor's process.
     pub address: u64,
     /// Length in bytes, a multiple of the page size.
     pub bytes: u64,
@@ -37,12 +38,9 @@ pub struct Piece {
     pub offset: u64,
 }
 
-/// A virtual machine whose memory was handed over.
 #[derive(Debug)]
 pub struct Machine {
-    /// Pieces of the machine's memory.
     pub pieces: Vec<Piece>,
-    /// Userfaultfd of the machine's memory.
     pub uffd: OwnedFd,
     /// Process id of the monitor.
     pub pid: u32,
@@ -54,16 +52,14 @@ pub struct Machine {
     pub stream: UnixStream,
 }
 
-/// Reason why the memory handed over cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The connection ended or was silent.
     #[error("the monitor connected and did not hand over {0} within {HANDOVER_TIMEOUT:?}")]
     Incomplete(&'static str),
-    /// The message.
+    /// The message is not a list of memory in the expected form.
     #[error("the monitor sent something other than a list of memory: {0}")]
     Message(String),
-    /// Its pages are of another size.
     #[error(
         "the machine has pages of {0} bytes; only 4096 can be served: take its snapshot without huge pages"
     )]
@@ -71,12 +67,11 @@ pub enum HandoverError {
     /// A piece of memory that a region cannot back.
     #[error("the machine's memory at {:#x}, {} bytes from byte {} on, {why}", .piece.address, .piece.bytes, .piece.offset)]
     Piece {
-        /// The piece that the region cannot back.
         piece: Piece,
         /// The property of the piece that is wrong.
         why: &'static str,
     },
-    /// The system.
+    /// A system call failed.
     #[error("the machine cannot be taken over: {0}")]
     System(#[from] io::Error),
 }
@@ -151,6 +146,7 @@ pub fn receive(stream: UnixStream, room: u64) -> Result<Machine, HandoverError> 
         }
         let mut descriptors = Descriptors::new();
         let got = receive_some(stream.as_fd(), &mut part, &mut descriptors, libc::MSG_DONTWAIT)?;
+        // The userfaultfd may be attached to any part of the message.
         uffd = uffd.or_else(|| descriptors.take());
         if got == 0 && (elements.is_none() || uffd.is_none()) {
             return Err(HandoverError::Incomplete(missing));
@@ -213,7 +209,7 @@ mod tests {
             Piece { address: 150_000_000_004_096, bytes: 8192, offset: 16 << 20 },
         ];
         assert_eq!(read(text).unwrap(), expected);
-        // The page size in the field that newer releases use.
+        // Newer releases send the page size in another field as well.
         let both =
             r#"[{"base_host_virt_addr":4096,"size":4096,"offset":0,"page_size":4096,"page_size_kib":4}]"#;
         assert_eq!(read(both).unwrap().len(), 1);

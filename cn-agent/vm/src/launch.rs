@@ -15,29 +15,26 @@ use cxloe_exec::session::preload;
 
 /// File name of the library that the monitor loads.
 pub const LIBRARY: &str = "libcxloe_vm.so";
-/// QEMU's name of the connection for its machine protocol.
+/// Name of the connection for QEMU's machine protocol (QMP), in QEMU's arguments.
 const QMP: &str = "cxloe-qmp";
 /// Placeholder for the path of the region's memory.
 pub const MEMORY: &str = "@memory@";
 /// Placeholder for the size of the region in bytes.
 pub const SIZE: &str = "@size@";
 
-/// Reason why the command cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// No argument contains the placeholder, so no memory would be remote.
     #[error(
         "no argument of the command has {MEMORY} in it, so none of its memory would be remote; for QEMU say \
          -object memory-backend-file,id=remote,share=on,prealloc=off,mem-path={MEMORY},size={SIZE}"
     )]
     NoMemory,
-    /// The agent's answer had no file.
     #[error("no memory came with the agent's answer; use programs of one release")]
     NoFile,
     /// Neither KVM nor the devices of the machine could reach guest memory.
     #[error(transparent)]
     NoKernelFaults(#[from] NoKernelFaults),
-    /// The system.
+    /// A system call failed.
     #[error("the region's memory cannot be passed on: {0}")]
     System(#[from] Errno),
 }
@@ -45,7 +42,6 @@ pub enum LaunchError {
 /// Settings that the library gets from environment variables.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// Path of the library.
     pub library: &'a Path,
     /// Absolute path of the agent's socket.
     pub agent: &'a Path,
@@ -94,9 +90,11 @@ pub fn command(words: &[OsString], owner: &Owner, settings: &Settings<'_>) -> Re
         command.args(["-chardev", &chardev, "-mon", &format!("chardev={QMP},mode=control")]);
     }
     if settings.incoming {
+        // QEMU starts stopped, and waits for the command that names the source of its state.
         command.args(["-incoming", "defer", "-S"]);
     }
     pass_on(memory)?;
+    // KVM and devices access guest memory inside the kernel.
     owner.check_kernel_faults()?;
     if let Some(device) = owner.device() {
         pass_on(device)?;
@@ -114,7 +112,6 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|window| window == what)
 }
 
-/// Replaces every occurrence of `what` in `word` by `by`.
 fn replace(word: &OsStr, what: &str, by: &str) -> OsString {
     let mut rest = word.as_bytes();
     let mut replaced = Vec::with_capacity(rest.len());

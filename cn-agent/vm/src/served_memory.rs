@@ -15,21 +15,19 @@ use cxloe_member::wire::Pages;
 
 use super::handover::{Machine, Piece};
 
-/// Reason why a machine's memory is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The agent refused it.
+    /// The agent refused to serve the memory, or did not answer.
     #[error("the machine's memory cannot be served: {0}")]
     Join(Box<JoinError>),
-    /// The system.
+    /// A system call failed.
     #[error("cannot serve the machine's memory: {0}")]
     System(#[from] io::Error),
 }
 
-/// Location of the machine's memory.
+/// The space that serves the machine's memory, and its agent.
 #[derive(Clone, Copy, Debug)]
 pub struct MemorySource {
-    /// Path of the agent's socket.
     pub agent: SocketPath,
     /// Number of the region's space.
     pub space: u64,
@@ -41,7 +39,6 @@ pub struct MemorySource {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum ExitReason {
-    /// The data of these pages is lost.
     Lost(Pages),
     /// The agent has ended and no successor has taken over in time.
     Abandoned(JoinError),

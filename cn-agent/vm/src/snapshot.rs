@@ -8,31 +8,15 @@ use cxloe_wire::frame::LINE_SIZE;
 
 use cxloe_client::client::{Client, ClientError};
 
-/// Bytes read and written by one step.
+/// Number of bytes read and written in one step.
 const BYTES: usize = 4 << 20;
 
-/// Reason why a snapshot was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file.
     #[error("cannot read {}: {source}", .path.display())]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of opening or reading the file.
-        source: io::Error,
-    },
-    /// It does not fit.
+    File { path: PathBuf, source: io::Error },
     #[error("{} has {bytes} bytes, the region only {room}; grow it with `gmm grow-region`", .path.display())]
-    TooLarge {
-        /// Path of the file.
-        path: PathBuf,
-        /// Size of the file in bytes.
-        bytes: u64,
-        /// Size of the region in bytes.
-        room: u64,
-    },
-    /// The agent.
+    TooLarge { path: PathBuf, bytes: u64, room: u64 },
     #[error(transparent)]
     Agent(#[from] ClientError),
 }
@@ -62,7 +46,7 @@ pub fn load(
         let now = (bytes - done).min(buffer.len() as u64) as usize;
         let whole = now.next_multiple_of(LINE_SIZE);
         file.read_exact(&mut buffer[..now]).map_err(failed)?;
-        // Zeros fill the rest of the last line.
+        // Only whole lines are written: zeros fill the rest of the last one.
         buffer[now..whole].fill(0);
         port.write_bytes(hpa + done, &buffer[..whole])?;
         done += now as u64;

@@ -231,7 +231,7 @@ impl Port {
         self.take_wakes()
     }
 
-    /// Reads wake-ups off the socket.
+    /// Removes wake-up bytes from the socket, so that the next sleep does not end at once.
     fn take_wakes(&mut self) -> Result<(), ClientError> {
         let mut bytes = [0; 64];
         match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {

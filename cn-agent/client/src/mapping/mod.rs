@@ -50,7 +50,7 @@ pub const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 /// Interval of attempts to reach a successor of the agent.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Options of a mapping.
+/// Options of [`Mapping::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapOptions {
     /// Limit of resident bytes. If several processes map one region, the limit of the first one applies.
@@ -93,7 +93,7 @@ impl Default for MapOptions {
 /// Failure to map a region, or of a request for a mapping.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// The agent's answer, or its absence.
+    /// A request to the agent failed.
     #[error(transparent)]
     Agent(#[from] ClientError),
     /// The agent did not accept this process as a member.
@@ -110,10 +110,10 @@ pub enum MapError {
     /// The path of the agent's socket is too long for one.
     #[error("the path of the agent's socket has more than 107 bytes")]
     Path,
-    /// The region can only be read.
+    /// The region is sealed, and the request would change its content.
     #[error("the region is sealed: it can be read, and never changed again")]
     Sealed,
-    /// Not whole pages, or not in the mapping.
+    /// The range does not consist of whole pages, or is not in the mapping.
     #[error("bytes {0:?} are not whole pages of the mapping")]
     Range(Range<usize>),
     /// The agent has died, and no successor has come in time.
@@ -169,10 +169,12 @@ impl Mapping {
         let (map, sealed) = (MmapOptions::new().len(bytes).clone(), owner.is_sealed());
         let memory = if sealed { map.map_raw_read_only(&file) } else { map.map_raw(&file) };
         let memory = memory.map_err(system("map the region"))?;
-        // The memory is kept from children: there, absent pages would be filled with zeros, and writes would be lost.
+        // Children do not inherit the memory: in a child, absent pages would read as zeros, and writes would
+        // be lost.
         memory.advise(Advice::DontFork).map_err(system("keep the mapping from children"))?;
         let (uffd, kernel_faults) = match uffd::create(owner.device()) {
             Ok(uffd) => (uffd, true),
+            // Without the right to faults of system calls, the memory works for all other accesses.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 (uffd::create_user_only().map_err(system("handle page faults"))?, false)
             }
@@ -261,6 +263,7 @@ impl Mapping {
     ///
     /// # Safety
     /// While the slice is used, nothing writes to the memory: no thread, and no other process that maps the region.
+    #[expect(unsafe_code, reason = "only the caller knows who writes to the memory")]
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the memory is mapped as long as `self` lives; the caller ensures the rest.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
@@ -273,6 +276,7 @@ impl Mapping {
     ///
     /// # Safety
     /// While the slice is used, nothing else uses the memory: no thread, and no other process that maps the region.
+    #[expect(unsafe_code, reason = "only the caller knows who uses the memory")]
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         assert!(!self.sealed, "the region is sealed: its memory can only be read");
         // SAFETY: the memory is mapped as long as `self` lives; the caller ensures the rest.
@@ -351,6 +355,7 @@ impl Mapping {
     ///
     /// # Errors
     /// [`MapError::Range`], [`MapError::Sealed`], [`MapError::Abandoned`], [`MapError::System`].
+    #[expect(unsafe_code, reason = "madvise takes a raw pointer")]
     pub fn discard(&self, bytes: Range<usize>) -> Result<(), MapError> {
         if self.sealed {
             return Err(MapError::Sealed);
@@ -424,6 +429,7 @@ impl HelperHost for Helper {
 }
 
 impl Helper {
+    #[expect(unsafe_code, reason = "mmap replaces the memory by address")]
     #[cold]
     fn give_up(&self, error: &JoinError) {
         match self.abandoned {

@@ -1,4 +1,5 @@
-//! A connection that owns a mapped region: the region was mapped by a request on it, and stays mapped until it closes.
+//! A connection that owns a mapped region: the region was mapped by a request on the connection, and stays
+//! mapped until the connection closes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,7 +48,7 @@ impl AsFd for Owner {
 }
 
 impl Owner {
-    /// Has the agent at `path` map a region.
+    /// Has the agent at `path` map a region, which stays mapped until the returned connection is dropped.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -132,7 +133,7 @@ impl Owner {
         })
     }
 
-    /// Number of the region's space.
+    /// Number of the region's space, as `cn-agent paging` prints it.
     pub fn space(&self) -> u64 {
         self.space
     }

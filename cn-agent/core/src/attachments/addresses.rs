@@ -6,9 +6,10 @@
 //!   two workers: 0            1            0          1 ...
 //! ```
 //!
-//! HPA is divided into bands, each served by one worker. So the worker of a line follows from its address alone, and no
-//! line is cached by two workers. A region lies in one band: one of the worker with the fewest bytes at that time. After
-//! a restart with another number of workers each region keeps its address, and may have another worker.
+//! The HPA space is divided into bands, each served by one worker. So the worker of a line follows from the
+//! line's address alone, and no line is cached by two workers. A new region is placed in a band of the worker
+//! whose regions have the fewest bytes. After a restart with another number of workers, each region keeps its
+//! address, but another worker may serve it.
 
 use cxloe_fabric::model::{Name, Region};
 use cxloe_wire::frame::SHARDS_MAX;
@@ -17,14 +18,13 @@ use super::{Attachment, Attachments, HPA_ALIGN, HPA_FIRST, HPA_LIMIT, WINDOW_MIN
 
 /// Number of bands: as many as a node may have workers, since each worker has a shard of its own.
 const BANDS: u64 = SHARDS_MAX as u64;
-/// Bytes of a band.
+/// Size of a band in bytes.
 const BAND: u64 = HPA_LIMIT / BANDS;
 /// Window of a region as a multiple of its size, before rounding up to a power of two.
 const WINDOW_FACTOR: u64 = 4;
-/// Most regions whose arrival is expected at a time.
+/// Maximum number of regions expected at a time. Beyond it, the one whose name sorts first is dropped.
 const EXPECTED_MAX: usize = 256;
 
-/// Index of the worker, among `workers`, that serves `hpa`.
 #[inline]
 pub fn worker_of(hpa: u64, workers: usize) -> usize {
     match workers {
@@ -48,7 +48,7 @@ impl Attachments {
         placed.or_else(expected)
     }
 
-    /// Decides which worker will serve a region that is to come to this node, and returns that worker's number.
+    /// Chooses the worker that will serve a region expected to move to this node, and returns its number.
     pub fn expect(&mut self, name: Name) -> usize {
         if let Some(worker) = self.worker_of_region(name.as_str()) {
             return worker;
@@ -61,7 +61,7 @@ impl Attachments {
         worker
     }
 
-    /// The worker whose regions have the fewest bytes.
+    /// Returns the worker whose regions have the fewest bytes, the lowest-numbered one of several.
     fn least_loaded(&self) -> usize {
         let bytes = |worker: &usize| {
             let its =
@@ -99,10 +99,10 @@ impl Attachments {
         Attachments { next: (0..BANDS).map(end).collect(), ..Attachments::default() }
     }
 
-    /// The next address to be assigned in a band; it only grows.
+    /// Returns the next address to assign in a band. It never decreases, because addresses are not reused.
     fn next_in(&self, band: u64) -> u64 {
         let first = (band * BAND).max(HPA_FIRST);
-        // A state file without this band may have regions in it.
+        // The state file may have regions in this band without an entry for the band in `next`.
         let ends = self.by_name.values().map(|attachment| attachment.hpa + attachment.window);
         let used = ends.filter(|end| (*end - 1) / BAND == band).max();
         let used = used.map_or(first, |end| end.next_multiple_of(HPA_ALIGN));
@@ -125,7 +125,6 @@ mod tests {
     }
 
     impl Attachments {
-        /// Follows an answer with the present regions and `added`.
         fn follow_region_for_test(&mut self, added: Region) {
             let mut all: Vec<Region> = self.by_name.values().map(|known| known.region.clone()).collect();
             all.push(added);

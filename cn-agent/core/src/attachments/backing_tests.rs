@@ -90,7 +90,7 @@ fn a_backing_query_is_repeated_after_restart_and_for_a_namesake() {
     next.follow(std::slice::from_ref(&other), false);
     assert_eq!(next.answer(&asked, Backing::Device(served(8 * MIB))), [], "of a region that is gone");
     assert_eq!(question(&next).created_ms, other.created_ms);
-    // The backing is undecided when the preference changes to Ethernet.
+    // The backing is still undecided when the preference changes to Ethernet.
     let mut last = again(&next, Preference::Ethernet);
     assert!(matches!(&last.begin()[..], [AttachmentChange::Attach(_)]));
 }
@@ -113,7 +113,8 @@ fn an_absent_device_is_queried_until_it_is_present() {
     assert!(matches!(&changes[..], [AttachmentChange::Move(_), AttachmentChange::Attach(_)]), "{changes:?}");
     assert_eq!(only(&table).served_by, "cxl:dax1.0");
 
-    // An agent that may not look for devices does not serve the region by other means, and gives the reason.
+    // An agent with `--backend ethernet` leaves a region on its device, does not serve it over Ethernet, and
+    // gives the reason.
     let mut blind = again(&table, Preference::Ethernet);
     assert!(
         matches!(&blind.begin()[..], [AttachmentChange::Attach(a)] if matches!(a.backing, Backing::Device(_)))
@@ -139,7 +140,7 @@ fn what_happens_at_memory_nodes_moves_nothing_that_a_device_serves() {
     lost.legs.iter_mut().for_each(|leg| leg.state = LegState::Lost);
     assert_eq!(table.follow(std::slice::from_ref(&lost), false), []);
 
-    // The region's growth is no longer on the device.
+    // When the region grows, the new part is served over Ethernet.
     let larger = grown(&region, 4 * MIB, true);
     let mut growing = again(&table, Preference::Auto);
     growing.begin();
@@ -150,7 +151,7 @@ fn what_happens_at_memory_nodes_moves_nothing_that_a_device_serves() {
     let serves: Vec<bool> = larger.decoders.iter().map(|d| attachment.backing.serves(d)).collect();
     assert_eq!((serves, only(&growing).served_by), (vec![true, false], "cxl:dax0.0+ethernet".into()));
 
-    // After a reset by the manager the region is empty, at the same address, and undecided like a new one.
+    // After a reset by the manager the region is empty, keeps its address, and is undecided like a new one.
     let hpa = only(&table).hpa;
     let mut fresh = Region { state: RegionState::Active, ..moved };
     fresh.legs.iter_mut().for_each(|leg| leg.incarnation = Some(8));

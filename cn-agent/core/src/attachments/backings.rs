@@ -8,10 +8,10 @@ use cxloe_fabric::model::Name;
 use super::{Attachment, AttachmentChange, AttachmentPhase, Attachments};
 use crate::backing::{Backing, DevicePlacement, Preference};
 
-/// Question to the device monitor: the backing of a region, or its device's present location.
+/// Question to the device monitor: which backing a new region gets, or where the absent device of a region is
+/// now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackingQuery {
-    /// Name of the region whose backing is to be decided or found.
     pub region: Name,
     /// Time of the region's creation, which distinguishes the region from another one of the same name.
     pub created_ms: u64,
@@ -22,11 +22,12 @@ pub struct BackingQuery {
 }
 
 impl Attachments {
-    /// Sets the preference for new regions.
+    /// Sets the preference for regions whose backing is not decided yet.
     pub fn prefer(&mut self, preference: Preference) {
         self.preference = preference;
         let unknown = self.by_name.values_mut().filter(|a| a.backing == Backing::Undecided);
-        // With Ethernet, CXL devices are not sought; no region is on a device yet.
+        // With Ethernet no device is looked for, so these regions are decided now. None of them has content
+        // on a device.
         if preference == Preference::Ethernet {
             unknown.for_each(|attachment| attachment.backing = Backing::Ethernet);
         }
@@ -39,7 +40,7 @@ impl Attachments {
         }
     }
 
-    /// Questions that the device monitor has not answered, one per region.
+    /// Returns the questions that the device monitor has not answered, at most one per region.
     pub fn questions(&self) -> Vec<BackingQuery> {
         let question = |attachment: &Attachment| {
             let known = match &attachment.backing {
@@ -62,7 +63,7 @@ impl Attachments {
         self.by_name.values().map(|a| (&a.region.name, a.region.size, &a.backing))
     }
 
-    /// Sets the backing of the region of `question`. Nothing changes if that question is settled already.
+    /// Sets the backing of the region of `question`. Nothing changes if the question is settled already.
     pub fn answer(&mut self, question: &BackingQuery, backing: Backing) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         if !self.questions().iter().any(|open| {
@@ -76,7 +77,8 @@ impl Attachments {
         let before = attachment.clone();
         attachment.backing = backing;
         if self.phase(&question.region) == AttachmentPhase::Attached {
-            // The part of the region beyond the device is served over Ethernet; its dirty lines are written back.
+            // Moved, not dropped: the part of the region beyond the device is served over Ethernet and may
+            // have dirty lines.
             let now = self.by_name[&question.region].clone();
             changes.extend([AttachmentChange::Move(before), AttachmentChange::Attach(now)]);
         } else {
@@ -117,8 +119,8 @@ impl Attachments {
         }
     }
 
-    /// Handles that the manager has emptied a region on a device: the region is detached, keeps its address, and its
-    /// backing is decided anew, as for a new region.
+    /// Handles a reset by the manager of a region on a device: the region is detached, keeps its address, and
+    /// its backing is decided anew, as for a new region.
     pub(super) fn decide_again(
         &mut self,
         name: &Name,

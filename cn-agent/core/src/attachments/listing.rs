@@ -1,4 +1,5 @@
-//! Lists of regions and logical devices for `cn-agent list`, and log lines for changes of the latter.
+//! Lists of regions and logical devices for `cn-agent list`, and log lines when logical devices are bound or
+//! unbound.
 
 use alloc::format;
 use alloc::string::ToString;
@@ -45,7 +46,6 @@ impl Attachments {
         }
     }
 
-    /// The logical devices bound to this node.
     pub fn devices(&self) -> Vec<AttachedDevice> {
         self.devices.iter().map(device).collect()
     }
@@ -62,7 +62,8 @@ impl Attachments {
         );
     }
 
-    /// Takes over the logical devices bound to this node, and logs changes.
+    /// Stores the logical devices bound to this node, and logs which ones were bound, unbound or are being
+    /// unbound.
     pub fn follow_devices(&mut self, devices: &[LogicalDevice]) {
         let find = |all: &[LogicalDevice], ld: &LogicalDevice| {
             all.iter().find(|other| (&other.memory_node, other.id) == (&ld.memory_node, ld.id)).cloned()

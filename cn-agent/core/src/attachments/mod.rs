@@ -1,11 +1,11 @@
-//! Attached regions and their host physical addresses, and the changes that follow from the manager's answers. Decides
-//! without I/O; its content is stored in the state file.
+//! Attached regions and their host physical addresses, and the changes that follow from the manager's
+//! answers. The code does no I/O; the agent keeps [`Attachments`] in its state file.
 //!
-//! Each region gets its own window of HPA, aligned like a CXL fixed memory window and with room to grow. The region
-//! keeps its window as long as this compute node has it, over restarts of the agent, attached or not. It also keeps
-//! its backing, Ethernet or a CXL device of this machine: where a device is possible, the region is not attached
-//! before the device monitor has answered. An address is never reused for another region: a program that holds an old
-//! address gets an error, not another region's data.
+//! Each region gets its own window of HPA, aligned like a CXL fixed memory window and with room to grow. The
+//! region keeps this window as long as it belongs to this compute node, over restarts of the agent, whether
+//! attached or not. The region also keeps its backing, Ethernet or a CXL device of this machine: where a
+//! device is possible, the region is not attached before the device monitor has answered. An address is never
+//! reused for another region: a program that uses an old address gets an error, not another region's data.
 //!
 //! ```text
 //!                  the manager has it usable
@@ -40,16 +40,15 @@ pub use backings::BackingQuery;
 pub use reach::reach;
 pub(crate) use reach::reach_of;
 
-/// First HPA used: 1 TiB, above the memory that machines have themselves.
+/// First HPA used: 1 TiB, above the physical memory of machines.
 pub(crate) const HPA_FIRST: u64 = 1 << 40;
-/// Limit of HPAs: addresses have 52 bits (the most a CPU has today).
+/// End of the HPAs: no CPU today has physical addresses of more than 52 bits.
 pub(crate) const HPA_LIMIT: u64 = 1 << 52;
 /// Alignment of regions: base and size of a CXL HDM decoder are multiples of 256 MiB.
 pub(crate) const HPA_ALIGN: u64 = 256 << 20;
-/// Smallest window of a region, in bytes.
+/// Minimum size of a region's window, in bytes.
 pub(crate) const WINDOW_MIN: u64 = 16 << 30;
 
-/// A region of this node, with its addresses and its backing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// Description of the region in the manager's last answer.
@@ -64,18 +63,19 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// `region` at `hpa`, with `window` bytes of addresses, served by its memory nodes.
+    /// Returns an attachment of `region` at `hpa` with `window` bytes of addresses, served by the region's
+    /// memory nodes.
     pub fn over_ethernet(region: Region, hpa: u64, window: u64) -> Attachment {
         Attachment { region, hpa, window, backing: Backing::Ethernet }
     }
 
-    /// Bytes of the region that its window has room for.
+    /// Number of bytes of the region that are committed and fit the window.
     pub fn reach(&self) -> u64 {
         reach(&self.region, self.window)
     }
 
-    /// Size of `before` if this attachment is the same region with its first bytes in the same place, and possibly
-    /// larger.
+    /// Returns the size of `before` if this attachment begins with the same decoders and legs at the same
+    /// address, so that only the part behind them is new.
     pub(crate) fn grown_from(&self, before: &Attachment) -> Option<u64> {
         let same = (self.hpa, &self.backing) == (before.hpa, &before.backing);
         let (old, new) = (ways(&before.region, &before.backing), ways(&self.region, &self.backing));
@@ -91,23 +91,18 @@ impl Attachment {
 /// Change to be carried out by the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachmentChange {
-    /// Makes a region reachable; if the region is being drained or moved, after the end of that.
+    /// Makes a region reachable. If a drain or a move of the region is in progress, waits for its end.
     Attach(Attachment),
-    /// A region has grown: the decoders behind its first `from` bytes are to be made reachable.
-    Extend {
-        /// The region with its new size.
-        attachment: Attachment,
-        /// Bytes of the region that were reachable before.
-        from: u64,
-    },
-    /// Takes over which legs of an attached region are in sync; operations on the region go on.
+    /// Makes the part of a grown region behind its first `from` bytes reachable.
+    Extend { attachment: Attachment, from: u64 },
+    /// Updates which legs of an attached region are in sync; operations on the region continue.
     Legs(Attachment),
-    /// Writes back a region's dirty lines, then makes it unreachable; an attachment at another place follows at once.
+    /// Writes back a region's dirty lines, then makes it unreachable. An [`Attach`](Self::Attach) with the
+    /// new routes follows in the same list.
     Move(Attachment),
-    /// Refuses new operations on a region, writes back its dirty lines, makes it unreachable, and reports the end
-    /// with `ticket`.
+    /// Refuses new operations on a region, writes back its dirty lines, makes it unreachable, and reports the
+    /// end with `ticket`.
     Drain {
-        /// The region as it was attached.
         attachment: Attachment,
         /// Number that identifies the report of the end.
         ticket: u64,
@@ -135,21 +130,21 @@ enum AttachmentPhase {
 /// All regions of this compute node that have addresses, and the state that the agent stores on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachments {
-    /// The next HPA to be assigned, by band; it only grows.
+    /// Next HPA to assign in each band; it never decreases.
     #[serde(default)]
     next: BTreeMap<u64, u64>,
     by_name: BTreeMap<Name, Attachment>,
     held: bool,
     /// Watermark of the manager that described these regions.
     seen: Watermark,
-    /// Watermark of the manager at which this node has joined the fabric; `None` if it has not joined. The node
-    /// follows managers from that watermark on, also while it has no regions.
+    /// Watermark of the manager at which this node has joined the fabric; `None` if it has not joined. The
+    /// node refuses managers behind this watermark even while it has no regions.
     #[serde(default)]
     joined: Option<Watermark>,
     /// Phases by region; missing ones are [`AttachmentPhase::Unknown`], as all are when the agent starts.
     #[serde(skip)]
     phases: BTreeMap<Name, AttachmentPhase>,
-    /// Regions that the manager reclaims: they are to be detached once their dirty lines are written back.
+    /// Regions that the manager reclaims, to be detached once their dirty lines are written back.
     #[serde(skip)]
     wanted_back: Vec<ReleasedRegion>,
     /// Logical devices bound to this node, from the manager's last answer.
@@ -165,13 +160,13 @@ pub struct Attachments {
     revoked: BTreeSet<Mac>,
     #[serde(skip)]
     preference: Preference,
-    /// Notes on the backings of regions, by region.
+    /// Reason shown in `cn-agent list` why a region waits for its backing, or why its device is unusable.
     #[serde(skip)]
     notes: BTreeMap<Name, String>,
-    /// Number of workers among which regions are distributed; 0 is one.
+    /// Number of workers among which regions are distributed; 0 counts as one.
     #[serde(skip)]
     workers: usize,
-    /// Workers of regions that are to come to this node.
+    /// Worker chosen for each region that is expected to move to this node.
     #[serde(skip)]
     expected: BTreeMap<Name, usize>,
 }
@@ -195,8 +190,8 @@ fn ways(region: &Region, backing: &Backing) -> Vec<Routing> {
     region.decoders.iter().enumerate().filter(|(_, d)| d.committed).map(of_decoder).collect()
 }
 
-/// Whether every position that both descriptions have keeps its content in a leg of which the owner knows, and one of
-/// the descriptions has a position with two legs: the legs are followed while operations go on.
+/// Whether the legs can be updated without interrupting operations: one of the descriptions is mirrored, and
+/// each committed position has a leg in sync now that `before` lists as well.
 fn keeps_legs(before: &Region, now: &Region) -> bool {
     let is_mirrored =
         |region: &Region| region.legs.iter().any(|leg| leg.copy > 0 || leg.state == LegState::Stale);
@@ -228,7 +223,7 @@ fn keeps_legs(before: &Region, now: &Region) -> bool {
             .all(|(at, decoder)| (0..decoder.ways.count()).all(|position| keeps(at as u32, position)))
 }
 
-/// True if any leg keeps its content, at its former place or another.
+/// Whether any leg has kept its content, judged by its incarnation, on the same memory node or another.
 fn keeps_content(before: &[Routing], now: &[Routing]) -> bool {
     let legs = |ways: &[Routing]| -> Vec<_> { ways.iter().flat_map(|(_, legs)| legs.clone()).collect() };
     let (before, now) = (legs(before), legs(now));
@@ -250,7 +245,7 @@ fn is_withdrawn(region: &Region) -> bool {
 }
 
 impl Attachments {
-    /// Changes to be carried out at the start, when nothing is attached.
+    /// Returns the changes to carry out when the agent starts and nothing is attached.
     pub fn begin(&mut self) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         if self.held {
@@ -262,8 +257,8 @@ impl Attachments {
         changes
     }
 
-    /// Watermark of the manager that described these regions. A node that has neither regions nor joined has the
-    /// lowest watermark, with which it follows any manager.
+    /// Watermark of the manager that described these regions. A node that neither has regions nor has joined
+    /// has the lowest watermark, so that it accepts any manager.
     pub fn seen(&self) -> Watermark {
         match self.by_name.is_empty() && self.joined.is_none() {
             true => Watermark::default(),
@@ -271,8 +266,8 @@ impl Attachments {
         }
     }
 
-    /// Sets the watermark at which this node has joined; `None` if it has not joined. After the node has joined anew,
-    /// the former watermark counts as long as the node has regions.
+    /// Sets the watermark at which this node has joined; `None` if it has not joined. If the node joins
+    /// another fabric while it has regions, the watermark of those regions stays in force.
     pub fn join(&mut self, joined: Option<Watermark>) {
         let is_new = joined != self.joined;
         self.joined = joined;
@@ -286,15 +281,16 @@ impl Attachments {
         self.seen = manager;
     }
 
-    /// UDP addresses registered for the MAC addresses of memory nodes, of those of this node's regions that use the
-    /// `udp` link.
+    /// Returns the MAC and UDP addresses of those memory nodes of this node's regions that use the `udp`
+    /// link.
     pub fn udp_peers(&self) -> Vec<(Mac, SocketAddr)> {
         let legs = self.by_name.values().flat_map(|attachment| &attachment.region.legs);
         legs.flat_map(|leg| leg.macs.iter().filter_map(|mac| Some((*mac, leg.udp?)))).collect()
     }
 
-    /// The memory nodes' keys, if they differ from those last given to the worker: new ones from `listed`, former
-    /// ones for all other nodes. A memory node that had a key and is listed without one counts as revoked.
+    /// Returns the memory nodes' keys if they differ from those last given to the worker. Keys come from
+    /// `listed`, and for other nodes from the regions known here. A memory node that had a key and is listed
+    /// without one counts as revoked.
     fn other_keys(&mut self, listed: &[Region]) -> Option<AttachmentChange> {
         let known = self.by_name.values().map(|attachment| &attachment.region).chain(listed);
         let legs = known.flat_map(|region| &region.legs);
@@ -313,7 +309,8 @@ impl Attachments {
         })
     }
 
-    /// Regions that this node holds: the manager reports what a node without them would lose.
+    /// Returns the regions that this node holds. If the manager's store lacks some of them, the manager
+    /// reports them as what this node would lose.
     pub fn holds(&self) -> Vec<Held> {
         let held = |Attachment { region, .. }: &Attachment| Held {
             compute_node: region.owner,
@@ -324,7 +321,8 @@ impl Attachments {
         self.by_name.values().map(held).collect()
     }
 
-    /// Takes over the manager's answer about the legs of one region, which `region` describes.
+    /// Applies the manager's answer about a single region. Nothing changes if the region is unknown here, or
+    /// is a later one of the same name.
     pub fn follow_region(&mut self, region: &Region) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         let known = self.by_name.get(&region.name);
@@ -334,13 +332,13 @@ impl Attachments {
         changes
     }
 
-    /// Attached region that has this address.
+    /// Returns the region whose window has this address, attached or not.
     pub fn region_at(&self, hpa: u64) -> Option<&Region> {
         let holds = |attachment: &&Attachment| hpa.wrapping_sub(attachment.hpa) < attachment.window;
         self.by_name.values().find(holds).map(|attachment| &attachment.region)
     }
 
-    /// Takes over the manager's answer: all of this compute node's regions, and whether it is suspended.
+    /// Applies the manager's answer: all of this compute node's regions, and whether the node is suspended.
     pub fn follow(&mut self, regions: &[Region], held: bool) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         if self.held != held {
@@ -375,7 +373,8 @@ impl Attachments {
 
     fn follow_one(&mut self, region: &Region, changes: &mut Vec<AttachmentChange>) {
         if matches!(region.state, RegionState::Creating | RegionState::Draining) {
-            // The region is not usable now. A region in reset counts as lost until it is active.
+            // The region is not usable now. It keeps its former state here, for instance while the manager
+            // resets it.
             return;
         }
         if !self.by_name.contains_key(&region.name) {
@@ -388,7 +387,7 @@ impl Attachments {
         }
         let Some(attachment) = self.by_name.get_mut(&region.name) else { return };
         if region.epoch < attachment.region.epoch {
-            // An answer that a later one has overtaken.
+            // A later answer has been applied already.
             return;
         }
         let before = core::mem::replace(&mut attachment.region, region.clone());
@@ -420,6 +419,7 @@ impl Attachments {
             if old == new {
                 return;
             }
+            // All former decoders and legs are unchanged, so only new ones are added.
             if new.starts_with(&old) {
                 changes.push(AttachmentChange::Extend { from: before.size, attachment: now.clone() });
             } else {
@@ -436,7 +436,7 @@ impl Attachments {
         self.settle(&region.name, changes);
     }
 
-    /// Attaches or drains a known region according to its state.
+    /// Attaches or drains a known region, whichever its state demands, unless that is done or in progress.
     fn settle(&mut self, name: &Name, changes: &mut Vec<AttachmentChange>) {
         let Some(attachment) = self.by_name.get(name).cloned() else { return };
         match (self.is_to_drain(&attachment.region), self.phase(name)) {
@@ -466,8 +466,8 @@ impl Attachments {
         self.phases.get(name).copied().unwrap_or_default()
     }
 
-    /// Records that the worker has drained the region of `ticket`. Returns the region's name, unless the region need
-    /// no longer be drained.
+    /// Records that the worker has drained the region of `ticket`. Returns the region's name, or `None` if
+    /// the drain was withdrawn meanwhile.
     pub fn drained(&mut self, ticket: u64) -> Option<Name> {
         let found = self.phases.iter().find(|(_, phase)| **phase == AttachmentPhase::Draining(ticket));
         let name = found.map(|(name, _)| name.clone())?;
@@ -475,8 +475,8 @@ impl Attachments {
         Some(name)
     }
 
-    /// Regions that the manager reclaims and that are detached here: reported with each sync until the manager
-    /// confirms.
+    /// Returns the regions that the manager reclaims and that are detached here. They are reported with each
+    /// sync until the manager confirms.
     pub fn released(&self) -> Vec<ReleasedRegion> {
         let free = |region: &&ReleasedRegion| {
             matches!(self.phase(&region.name), AttachmentPhase::Unknown | AttachmentPhase::Detached)
@@ -484,12 +484,11 @@ impl Attachments {
         self.wanted_back.iter().filter(free).cloned().collect()
     }
 
-    /// Whether the worker is draining a region.
     pub fn is_draining(&self) -> bool {
         self.phases.values().any(|phase| matches!(phase, AttachmentPhase::Draining(_)))
     }
 
-    /// Whether this node is suspended by the manager.
+    /// Whether the manager has suspended this node: nothing is attached until it is released.
     pub fn held(&self) -> bool {
         self.held
     }

@@ -1,4 +1,4 @@
-//! Part of a region that its addresses reach.
+//! The part of a region that fits its window of addresses.
 
 use cxloe_fabric::model::{HdmDecoder, Region};
 
@@ -10,7 +10,8 @@ pub fn reach(region: &Region, window: u64) -> u64 {
     region.decoders.iter().map(|decoder| reach_of(decoder, window)).sum()
 }
 
-/// Bytes of `decoder` in the first `window` bytes: whole turns, and whole pages of each target.
+/// Returns how many bytes of `decoder` lie in the first `window` bytes of the region, rounded down to whole
+/// turns over the legs and whole pages of each leg. Returns 0 for a decoder that is not committed.
 pub(crate) fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
     if !decoder.committed {
         return 0;

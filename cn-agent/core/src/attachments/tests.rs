@@ -1,4 +1,4 @@
-//! Tests of attachments: addresses, growth, moves, losses, draining, reset, and both formats of the state file.
+//! Tests of attachments: addresses, growth, moves, losses, draining, reset, keys, and the state file.
 
 use cxloe_fabric::model::{Extents, Leg, Protection, Release, Unmapped};
 
@@ -93,7 +93,6 @@ fn hpas(changes: &[AttachmentChange]) -> Vec<u64> {
     changes.iter().filter_map(hpa).collect()
 }
 
-/// The ticket of `changes`, which is a single drain.
 fn ticket(changes: &[AttachmentChange]) -> u64 {
     match changes {
         [AttachmentChange::Drain { ticket, .. }] => *ticket,
@@ -185,7 +184,7 @@ fn a_move_keeps_content_a_loss_does_not() {
     );
     assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST]);
 
-    // The part on the other memory node still exists, and is written back.
+    // The part on the other memory node still exists, so it is written back.
     let mut lost = Region { state: RegionState::Lost, ..moved.clone() };
     lost.legs[0].state = LegState::Lost;
     let changes = table.follow(std::slice::from_ref(&lost), false);
@@ -194,7 +193,7 @@ fn a_move_keeps_content_a_loss_does_not() {
     let changes = table.follow(std::slice::from_ref(&lost), false);
     assert!(matches!(&changes[..], [AttachmentChange::Drop(_), AttachmentChange::Attach(_)]), "{changes:?}");
 
-    // During a reset the region counts as lost; once active it is empty.
+    // During a reset the region stays lost; once active again, it is empty.
     assert_eq!(table.follow(&[Region { state: RegionState::Creating, ..lost }], false), []);
     let mut fresh = moved;
     fresh.legs.iter_mut().for_each(|leg| leg.incarnation = Some(8));
@@ -280,12 +279,13 @@ fn who_only_waits_is_not_answered() {
 
 #[test]
 fn an_agent_started_during_a_withdrawal_has_nothing_to_release() {
-    // The region to be released is unknown to the node.
+    // The node does not know the region, so nothing has to be written back.
     let asked = releasing(&region("a", 2 * MIB, RegionState::Active), UnbindOption::Managed);
     let mut table = Attachments::default();
     assert_eq!(table.follow(std::slice::from_ref(&asked), false), []);
     assert_eq!(table.released().len(), 1);
-    // Known but not attached: operations on the region are refused with the reason, and nothing is written back.
+    // The region is known but not attached: operations on it are refused with the reason, and nothing is
+    // written back.
     let mut known = Attachments::default();
     known.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
     known.follow(std::slice::from_ref(&asked), false);
@@ -372,7 +372,7 @@ fn a_node_that_joined_follows_its_fabric_also_without_regions() {
     // The node joins another fabric and has no regions of the first.
     anew.join(Some(at(5, 2)));
     assert_eq!(anew.seen(), at(5, 2));
-    // A node with regions of the first fabric continues to follow that.
+    // A node with regions of a fabric continues to follow that fabric, although it joins another.
     anew.set_manager_watermark(at(5, 8));
     anew.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
     anew.join(Some(at(7, 1)));
@@ -383,8 +383,8 @@ fn a_node_that_joined_follows_its_fabric_also_without_regions() {
     assert_eq!(anew.seen(), Watermark::default(), "one that has not joined follows any");
 }
 
-/// A memory node with a revoked key differs from one that never had any: it is reported as revoked, also after a
-/// restart, until it has another key.
+/// Tests that a memory node with a revoked key differs from one that never had a key: it is reported as
+/// revoked, also after a restart, until it has another key.
 #[test]
 fn a_revoked_key_is_reported_as_revoked() {
     let key = |byte| Some(PublicKey([byte; 32]));

@@ -18,7 +18,6 @@ pub struct NodeView {
     /// CN id of the node, in the notation of a MAC address.
     #[serde(default)]
     pub cn: String,
-    /// Name of the node in the fabric.
     #[serde(default)]
     pub name: String,
 }
@@ -37,7 +36,7 @@ pub struct AttachedDevice {
     /// Name of the region that was created from the device when it was bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// Mode in which the device is being unbound; `None` if it is not.
+    /// Mode in which the device is being unbound; `None` if it stays bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbinding: Option<UnbindOption>,
 }
@@ -73,7 +72,7 @@ pub struct AttachedRegion {
     pub hpa: u64,
     /// Size of the region in bytes.
     pub size: u64,
-    /// User id on this node of the region's owner; `None`: all who may use the agent.
+    /// User id on this node of the region's owner; `None` if all who may use the agent may use the region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Time of the region's creation in milliseconds since the Unix epoch.
@@ -84,9 +83,8 @@ pub struct AttachedRegion {
     pub sealed: bool,
     /// State of the region in the manager's last answer: `active`, `degraded`, `lost`, …
     pub state: String,
-    /// Usability of the region on this node.
     pub attachment: Attaching,
-    /// Number of the worker that serves the region.
+    /// Index of the agent's worker thread that serves the region; left out for the first.
     #[serde(default, skip_serializing_if = "is_first")]
     pub worker: usize,
     /// Backing of the region: `ethernet`; `cxl:` and the name of a DAX device; that and `+ethernet`, if the region
@@ -128,10 +126,9 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
-/// An HDM decoder of a region.
+/// An HDM decoder of a region, at its addresses on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedDecoder {
-    /// First host physical address of the decoder.
     pub hpa: u64,
     /// Size of the decoder's range in bytes.
     pub size: u64,
@@ -146,9 +143,8 @@ pub struct AttachedDecoder {
 /// The part of a region on one memory node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedLeg {
-    /// Name of the memory node, unique in the fabric.
     pub memory_node: String,
-    /// MAC address of the memory node; empty if it has registered none.
+    /// MAC address of the memory node; `unknown` if it has registered none.
     pub mac: String,
     /// Index of the leg's decoder in the region.
     pub decoder: u32,

@@ -17,31 +17,31 @@ use cxloe_wire::time::Time;
 use super::{Engine, Pacing, PeerSession, Route, RouteError};
 
 impl Engine {
-    /// Makes room for a total of `peers` memory nodes and `routes` routes, so that they are [adopted](Self::adopt)
-    /// without allocation; and for as many policies as routes.
+    /// Makes room for a total of `peers` memory nodes and for `routes` routes and as many policies, so that
+    /// they are [adopted](Self::adopt) without allocation.
     pub fn reserve(&mut self, peers: usize, routes: usize) {
         self.peers.reserve(peers.saturating_sub(self.peers.len()));
         self.routes.reserve(routes);
         self.miss_policies.reserve(routes);
     }
 
-    /// Parameters of rate control, if requests are paced.
+    /// Parameters of rate control; `None` if requests are not paced.
     pub fn pacing(&self) -> Option<Pacing> {
         self.pacing
     }
 
-    /// Whether the memory node at `mac` has a session.
+    /// Whether the session with the memory node at `mac` is open; one that is still connecting is not.
     pub fn is_connected_to(&self, mac: Mac) -> bool {
         self.peers.iter().any(|peer| peer.mac == mac && peer.requester.is_open())
     }
 
-    /// Moves the content of `ready`, an engine without operations, into this one: its routes and policies, and those
-    /// of its memory nodes that this engine does not have yet. Memory nodes of both keep their sessions here, or open
-    /// new ones as with [`add_peer`](Self::add_peer). Nothing is allocated or freed.
+    /// Moves the content of `ready`, an engine without operations, into this one: the routes, the policies,
+    /// and those memory nodes that this engine does not have yet. A memory node that both engines have keeps
+    /// its session here, or gets a new one as by [`add_peer`](Self::add_peer). Nothing is allocated or freed.
     ///
     /// # Errors
-    /// [`RouteError::Peers`] and [`RouteError::Full`] beyond the [reserved](Self::reserve) room,
-    /// [`RouteError::Overlap`]; then nothing has changed.
+    /// [`RouteError::Peers`] and [`RouteError::Full`] beyond the [reserved](Self::reserve) room, and
+    /// [`RouteError::Overlap`]. On error nothing has changed.
     pub fn adopt(&mut self, ready: &mut Engine, now: Time) -> Result<(), RouteError> {
         debug_assert!(self.queues() == 1 && ready.queues() == 1, "one session with each memory node");
         let here = self.peers.len();
@@ -64,6 +64,7 @@ impl Engine {
             return Err(RouteError::Overlap { hpa });
         }
 
+        // Targets refer to peers by index. Known peers keep their index here; new ones follow in their order.
         for target in ready.routes.targets_mut().flat_map(|(_, targets)| targets) {
             let before = &ready.peers[..target.peer];
             target.peer = known(ready.peers[target.peer].mac).unwrap_or_else(|| here + new(before));
@@ -78,6 +79,7 @@ impl Engine {
                 None => self.peers.push(ready.peers.remove(at)),
             }
         }
+        // The next poll is due at once, so that sessions with the new peers are opened.
         self.deadline = now;
         self.miss_policies.take_over(&mut ready.miss_policies);
         self.sealed.take_over(&mut ready.sealed);
@@ -87,9 +89,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves the routes that begin in the `bytes` bytes from `hpa` on to `parted`, which has room for them, and
-    /// removes the policy that begins at `hpa`. Lines and operations are treated as by
-    /// [`remove_route`](Self::remove_route); nothing is allocated or freed.
+    /// Moves the routes that begin in the `bytes` bytes from `hpa` on to `parted`, which must have room for
+    /// them, and removes the policy that begins at `hpa`. Lines and operations are treated as by
+    /// [`remove_route`](Self::remove_route). Nothing is allocated or freed.
     pub fn part(&mut self, hpa: u64, bytes: u64, parted: &mut Vec<Route>) {
         while let Some(start) = self.routes.first_from(hpa).filter(|start| start - hpa < bytes) {
             parted.extend(self.remove_route(start));

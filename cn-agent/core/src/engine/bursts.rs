@@ -1,9 +1,9 @@
-//! Bursts: segments of a memory node's page, read and written past the cache, in one frame each.
+//! Bursts: segments of one page of a memory node, read and written without the line cache, in one frame each.
 //!
-//! The cache and a burst are ordered by the page's stream: dirty lines of the range are sent first, on the same stream,
-//! so that a burst read finds them and a burst write replaces them. A burst write removes its lines from the cache; the
-//! next read of them asks the memory node, behind the burst. So a burst that fails with its session leaves no line in
-//! the cache that the memory node does not have.
+//! The page's stream keeps cached lines and bursts in order: dirty lines of the range are sent first, on the
+//! same stream, so that a burst read returns them and a burst write replaces them. A burst write also removes
+//! its lines from the cache; the next read of these lines is sent to the memory node behind the burst. So a
+//! burst that fails with its session leaves no line in the cache that the memory node does not have.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE, burst_fits_page};
@@ -18,8 +18,8 @@ use super::{
 use crate::cache::LineState;
 
 impl Engine {
-    /// The `lines` lines from `hpa` on that are contiguous on their memory node. They may be more than a frame carries;
-    /// [`SegmentIter`](super::SegmentIter) takes that into account.
+    /// Returns the segment of the `lines` lines from `hpa` on, contiguous on their memory node. The lines may
+    /// not fit one frame; [`SegmentIter`](super::SegmentIter) takes that into account.
     pub fn segment(&mut self, hpa: u64, lines: usize) -> Segment {
         let location = self.routes.locate(hpa);
         let route = self.routes.route(&location);
@@ -27,7 +27,7 @@ impl Engine {
         Segment::new(hpa, lines, spread, location)
     }
 
-    /// Index of the peer of a segment, if a route exists: for users that keep a queue for each peer.
+    /// Index of the memory node of a segment, if a route exists; a user can keep a queue for each index.
     #[inline]
     pub fn peer_of(&mut self, segment: &Segment) -> Option<usize> {
         let location = self.current(segment);
@@ -51,8 +51,8 @@ impl Engine {
         self.burst_lines_max(&location, direction)
     }
 
-    /// Maximum number of lines of a burst at a current location in one frame; 0 without a session. Without a route,
-    /// and so without a frame, the lines of a page.
+    /// Maximum number of lines of a burst at a current location in one frame; 0 without a session. Without a
+    /// route no frame is sent, so the maximum is the lines of a page.
     #[inline]
     fn burst_lines_max(&self, location: &Location, direction: Direction) -> usize {
         let Some(target) = self.routes.target(location) else { return BURST_LINES_MAX };
@@ -63,8 +63,8 @@ impl Engine {
         }
     }
 
-    /// Maximum number of lines of a burst read at `hpa` in one frame; 0 without a session. Without a route, and so
-    /// without a frame, the lines of a page.
+    /// Maximum number of lines of a burst read at `hpa` in one frame; 0 without a session. Without a route no
+    /// frame is sent, so the maximum is the lines of a page.
     pub fn burst_read_lines_max(&mut self, hpa: u64) -> usize {
         let location = self.routes.locate(hpa);
         self.burst_lines_max(&location, Direction::Read)
@@ -81,8 +81,8 @@ impl Engine {
     /// in one call, unless they are available at once: see [`BurstRead`].
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while another read of one of the lines is in flight or a window is full; all others give
-    /// the reason why they cannot be read.
+    /// [`EngineError::Busy`] while another read of one of the lines is in flight or a window is full. Any
+    /// other error gives the reason why the lines cannot be read.
     pub fn burst_read(
         &mut self,
         segment: &Segment,
@@ -99,6 +99,7 @@ impl Engine {
             return Err(EngineError::Busy);
         }
         self.settle(peer, cmem, segment, lines, now, tx)?;
+        // The write-backs may have taken the last free slots.
         if self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
@@ -121,8 +122,8 @@ impl Engine {
     /// memory has the lines, or the addresses are unmapped and the write was dropped; the sink is not called.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while a read of one of the lines is in flight or a window is full; all others give the
-    /// reason why they cannot be written.
+    /// [`EngineError::Busy`] while a read of one of the lines is in flight or a window is full. Any other
+    /// error gives the reason why the lines cannot be written.
     pub fn burst_write(
         &mut self,
         segment: &Segment,
@@ -160,6 +161,7 @@ impl Engine {
                 return Err(self.rejected(peer, hpa, rejected));
             }
         }
+        // The burst replaces these lines, so their cached content is outdated.
         if let Some(cache) = self.core.cache.as_mut().filter(|c| c.used() > 0) {
             for index in (0..span).filter(|i| mask >> i & 1 == 1) {
                 if let Some(place) = cache.find((hpa + segment.offset(index)) / LINE_SIZE as u64) {
@@ -172,8 +174,8 @@ impl Engine {
         Ok(Write::Sent)
     }
 
-    /// Peer and CMem address of the first `lines` lines of a segment, all in one page of CMem; `None` without a
-    /// route.
+    /// Returns the peer and the CMem address of the first `lines` lines of a segment, all in one page of
+    /// CMem; `None` without a route.
     fn route_burst(&mut self, segment: &Segment, lines: usize) -> Result<Option<(usize, u64)>, EngineError> {
         let hpa = segment.hpa;
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
@@ -198,7 +200,8 @@ impl Engine {
         Ok(routed)
     }
 
-    /// Sends dirty and stranded values of these lines; the burst follows on the same stream.
+    /// Sends dirty lines of the range, and write-backs of it that failed with an earlier session; the burst
+    /// follows on the same stream.
     fn settle(
         &mut self,
         peer: usize,

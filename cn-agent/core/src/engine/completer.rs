@@ -17,11 +17,12 @@ pub(super) enum Op {
     Read { id: RequestId, hpa: u64, page: u64, mask: u64, place: Option<WayIndex> },
     /// A write of a line or a burst, at `hpa`.
     Write { id: RequestId, hpa: u64 },
-    /// A write-back of a modified line; flushes count it by `epoch`.
+    /// A write-back of a modified line; `epoch` selects the counter by which flushes wait for it.
     WriteBack { peer: usize, cmem: u64, hpa: u64, epoch: bool },
-    /// One leg's request of a write to a mirror.
+    /// A request to one leg, `side`, of a write to a mirrored position.
     Side { pair: u16, side: u8 },
-    /// A request of the copy of a page to a leg that is being filled: `lines` lines from line `first` of the page on.
+    /// A request that copies a page to a leg that is being filled: `lines` lines from line `first` of the
+    /// page on.
     Fill { copy: u8, first: u8, lines: u8 },
     /// A free slot, or a write-back whose region was removed.
     Nothing,
@@ -69,7 +70,6 @@ impl Ops {
         self.slots.iter_mut()
     }
 
-    /// Number of free slots.
     #[inline]
     pub fn free(&self) -> usize {
         self.free.len()
@@ -79,6 +79,8 @@ impl Ops {
         self.slots.len() - self.free.len()
     }
 
+    /// Marks the operations now in flight, and no others; [`marks`](Ops::marks) counts those that have not
+    /// ended.
     #[cold]
     pub fn mark(&mut self) {
         self.marked.fill(true);
@@ -86,7 +88,6 @@ impl Ops {
         self.marks = self.used();
     }
 
-    /// Number of marked operations that have not ended.
     pub fn marks(&self) -> usize {
         self.marks
     }
@@ -101,7 +102,7 @@ pub(super) struct Completer<'a> {
 }
 
 impl Core {
-    /// The way of a read that has failed no longer waits for its line.
+    /// Frees the way that is reserved for the line of a failed read.
     #[cold]
     pub fn end_filling(&mut self, place: Option<WayIndex>) {
         if let (Some(place), Some(cache)) = (place, &mut self.cache)

@@ -1,5 +1,6 @@
-//! Closing a range of HPA: no new operation on it goes to a memory node, and its dirty lines are written back, while
-//! everything else is served as usual. Afterwards its routes can be removed without losing a write.
+//! Closing a range of HPA. No new operation on the range goes to a memory node, and the dirty lines of the
+//! range are written back, while operations on all other addresses continue. Afterwards the routes of the
+//! range can be removed without losing a write.
 //!
 //! ```text
 //!   close: clean lines leave the cache, reads in flight no longer fill it
@@ -11,8 +12,8 @@
 //!   nothing modified, stranded or in flight to a memory node: done
 //! ```
 //!
-//! Lines that are still modified can be read and written in the cache. No further line becomes modified, so the drain
-//! ends. Operations on other addresses take one comparison more, and only on a miss.
+//! Lines that are still modified can be read and written in the cache. No further line becomes modified, so
+//! the drain ends. Operations on other addresses cost one comparison more, and only on a miss.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -25,10 +26,9 @@ use super::completer::Op;
 use super::{Engine, EngineError};
 use crate::cache::LineState;
 
-/// Ways of the cache examined in one call, which take some microseconds.
+/// Maximum number of ways of the cache examined in one call, which takes some microseconds.
 const PLACES_PER_CALL: usize = 4096;
 
-/// Reason why a range is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainReason {
     /// The manager reclaims the region: operations fail.
@@ -51,7 +51,7 @@ impl DrainingRanges {
         self.ranges.is_empty() && !self.in_reset
     }
 
-    /// Checks that an operation at `hpa` is allowed.
+    /// Checks that no drain or reset forbids an operation at `hpa`.
     #[cold]
     pub fn check(&self, hpa: u64) -> Result<(), EngineError> {
         if self.in_reset {
@@ -83,6 +83,8 @@ impl Engine {
         self.clear(&range);
         for op in self.core.ops.iter_mut() {
             match op {
+                // The data of such a read goes to the reader only, so that no line of the range enters the
+                // cache.
                 Op::Read { hpa, place, .. } if range.contains(hpa) => *place = None,
                 _ => {}
             }
@@ -105,8 +107,8 @@ impl Engine {
     /// and call again. Lines whose memory node has lost its content are dropped.
     ///
     /// # Errors
-    /// The reason why lines cannot be written back now, most likely [`EngineError::NotConnected`]; call again as
-    /// after `false`.
+    /// The reason why lines cannot be written back now, most likely [`EngineError::NotConnected`]. Call
+    /// again, as after `false`.
     pub fn write_back_range(
         &mut self,
         work: &mut WriteBackRange,
@@ -129,6 +131,8 @@ impl Engine {
             }
             match self.write_back(place, now, tx) {
                 Err(error @ (EngineError::Busy | EngineError::NotConnected(_))) => {
+                    // A missing session is kept as the reason rather than a full window, which passes by
+                    // itself.
                     let known = work.passed_over.filter(|known| *known != EngineError::Busy);
                     work.passed_over = known.or(Some(error));
                 }
@@ -149,8 +153,8 @@ impl Engine {
         }
     }
 
-    /// Removes the clean lines of `range` from the cache; returns whether no modified line is left. After a failed
-    /// flush or eviction, a line may be left that was written again since.
+    /// Removes the clean lines of `range` from the cache; returns whether no modified line is left. One is
+    /// left if its flush or eviction failed and it was written again since.
     fn clear(&mut self, range: &Range<u64>) -> bool {
         let Some(cache) = &mut self.core.cache else { return true };
         let mut clear = true;
@@ -166,7 +170,7 @@ impl Engine {
         clear
     }
 
-    /// Whether nothing of `range` is in flight or stranded.
+    /// Whether no write to `range` is in flight, and no line of it is stranded (`write_back`).
     fn is_quiet(&mut self, range: &Range<u64>) -> Result<bool, EngineError> {
         let stranded = self.core.stranded.iter().find(|(_, line)| range.contains(&line.hpa));
         if let Some(((peer, _), _)) = stranded {

@@ -1,53 +1,44 @@
-//! Errors of operations.
+//! Errors of the engine's operations, with a remedy in the message where there is one.
 
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::OpError;
 
-/// Reason why an operation was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// Cannot be taken at present: poll, then retry.
     #[error("busy: poll and try again")]
     Busy,
-    /// No region has this address.
     #[error("no region holds HPA {0:#x}; `cn-agent list` shows what is attached")]
     Unmapped(u64),
-    /// No region has this address, and it reads as poison.
+    /// No decoder has this address, and the policy of the region around it is to answer with poison.
     #[error(
         "HPA {0:#x} reads as poison: no decoder of the region around it claims it; `cn-agent list` shows how large the region is"
     )]
     Poisoned(u64),
-    /// The manager reclaims the region.
     #[error(
         "the manager withdraws the region at HPA {0:#x}: it is disabled, or being unbound or moved away; \
          `cn-agent list` shows it, `gmm enable-region` lets this node have a disabled one again"
     )]
     Draining(u64),
-    /// This compute node is suspended.
     #[error(
         "the manager has suspended this compute node, so that nothing is attached (HPA {0:#x}); wait until its declared \
          regions exist, or resume it with `gmm release`"
     )]
     InReset(u64),
-    /// The region is mapped into processes, and therefore not accessible line by line.
     #[error(
         "the region at HPA {0:#x} is mapped into programs at present, and is not read or written line by line meanwhile; \
          `cn-agent paging` shows by whom"
     )]
     Mapped(u64),
-    /// The region is sealed: its content can only be read.
     #[error("the region at HPA {0:#x} is sealed: it can be read, and never written again")]
     Sealed(u64),
-    /// The address is not a multiple of the line size.
     #[error("HPA {0:#x} is not a multiple of 64")]
     Unaligned(u64),
-    /// A burst of no lines, too many for one frame, across the end of a page of CMem, with data of another length, or
-    /// for a former interleave set.
+    /// A burst of no lines, of too many for one frame, across the end of a page of CMem, with data of another
+    /// length, or for a former interleave set.
     #[error(
         "a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page; take another segment"
     )]
     BadBurst(u64),
-    /// No session with the memory node is open.
     #[error("no session with memory node {0} is open; check that mn-server runs there and the link is up")]
     NotConnected(Mac),
     /// The memory node has lost the region's data; the region's data on other memory nodes still exists.
@@ -56,18 +47,11 @@ pub enum EngineError {
          gives the region back, with zeros there"
     )]
     DataLost(Mac),
-    /// The region's CXL device is absent.
     #[error(
         "the CXL device that serves HPA {0:#x} is gone, or not what it was; `cn-agent list` says which it is, \
          `cn-agent cxl list` what is there"
     )]
     DeviceGone(u64),
-    /// The request was sent and failed.
     #[error("memory node {mac}: {error}")]
-    Failed {
-        /// Address of the memory node that the request was sent to.
-        mac: Mac,
-        /// Failure that the session reported.
-        error: OpError,
-    },
+    Failed { mac: Mac, error: OpError },
 }

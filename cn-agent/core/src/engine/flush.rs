@@ -11,7 +11,7 @@ use cxloe_wire::time::Time;
 use super::{Core, Engine, EngineError};
 use crate::cache::LineState;
 
-/// Ways of the cache examined in one call, which take some microseconds.
+/// Maximum number of ways of the cache examined in one call, which takes some microseconds.
 const PLACES_PER_CALL: usize = 4096;
 
 /// A flush in progress. An engine has at most one.
@@ -26,12 +26,12 @@ pub struct Flush {
 }
 
 impl Engine {
-    /// Continues a flush, within the windows and for some microseconds. Returns `true` once everything that was dirty
-    /// at its start has been acknowledged; after `false`, poll and call again.
+    /// Continues a flush, within the windows and for some microseconds. Returns `true` once every line that
+    /// was dirty at the start of the flush has been acknowledged; after `false`, poll and call again.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] when all other lines are written back, and the rest waits for a silent memory
-    /// node.
+    /// [`EngineError::NotConnected`] when all other lines are written back, and the rest waits for a silent
+    /// memory node.
     pub fn flush_on(
         &mut self,
         flush: &mut Flush,
@@ -48,7 +48,7 @@ impl Engine {
         }
         let stuck = self.core.stranded.keys().map(|(peer, _)| *peer).next();
         match stuck.map(|peer| self.not_now(peer)) {
-            // The lines still to be sent belong to the present epoch.
+            // The stranded lines are sent in the present epoch, so the flush has to wait for that epoch too.
             Some(EngineError::Busy) => {
                 flush.sealed = None;
                 return Ok(false);

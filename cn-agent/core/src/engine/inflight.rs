@@ -22,7 +22,6 @@ struct Slot {
 /// cache.
 const SMALL_PAGES: usize = 128;
 
-/// The lines that are being read.
 pub(super) struct InFlight {
     /// Pages whose reads began while the small table had room.
     small: TagTable,
@@ -40,7 +39,7 @@ impl InFlight {
         InFlight { small: TagTable::new(small), large: TagTable::new(large) }
     }
 
-    /// Whether any of `lines` of `page` is being read.
+    /// Whether any line of `page` that the mask `lines` selects is being read.
     #[inline]
     pub fn overlaps(&self, page: u64, lines: u64) -> bool {
         self.small.overlaps(page, lines) || self.large.overlaps(page, lines)
@@ -49,11 +48,11 @@ impl InFlight {
     /// Records a read of `lines`; `false` if the table is full.
     #[inline]
     pub fn start(&mut self, page: u64, lines: u64) -> bool {
+        // A page that is in one of the tables stays there, so that its lines are in one mask.
         let is_in_large = self.large.used > 0 && self.large.find(page).is_ok();
         (!is_in_large && self.small.start(page, lines)) || self.large.start(page, lines)
     }
 
-    /// Records the end of a read of `lines`.
     #[inline]
     pub fn finish(&mut self, page: u64, lines: u64) {
         if !self.small.finish(page, lines) {
@@ -61,7 +60,6 @@ impl InFlight {
         }
     }
 
-    /// Pages with a read in flight.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.small.used + self.large.used
@@ -86,6 +84,7 @@ impl TagTable {
 
     #[inline]
     fn home(&self, page: u64) -> usize {
+        // Fibonacci hashing: the multiplier, 2^64 divided by the golden ratio, spreads neighbouring pages.
         (page.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize & self.mask
     }
 
@@ -111,6 +110,7 @@ impl TagTable {
     fn start(&mut self, page: u64, lines: u64) -> bool {
         match self.find(page) {
             Ok(at) => self.slots[at].mask |= lines,
+            // At most half full, so that searches are short and always reach a free slot.
             Err(_) if self.used * 2 >= self.slots.len() => return false,
             Err(at) => {
                 self.slots[at] = Slot { page, mask: lines };
@@ -129,7 +129,8 @@ impl TagTable {
             return true;
         }
         self.used -= 1;
-        // Later entries move into the gap, so that searches still find them.
+        // Later entries move into the gap, so that searches still find them; not those whose search starts
+        // behind it.
         let mut at = hole;
         loop {
             at = (at + 1) & self.mask;
@@ -157,7 +158,7 @@ mod tests {
     proptest! {
         #[test]
         fn behaves_like_a_map(ops in proptest::collection::vec((any::<bool>(), 0_u64..40, 1_u64..16), 0..400)) {
-            // The small table is small enough that both are used.
+            // The small table is so small that both tables are used.
             let mut table = InFlight::of_tables(16, 64);
             let mut model: HashMap<u64, u64> = HashMap::new();
             for (start, page, lines) in ops {

@@ -1,5 +1,5 @@
-//! Sessions with keys. Diffie-Hellman computations are handed to the caller, to be done outside the thread that
-//! drives the engine.
+//! Sessions with keys. Diffie-Hellman computations are slow, so they are handed to the caller, to be done
+//! outside the thread that drives the engine.
 
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{HandshakeDone, HandshakeJob, KeyPair};
@@ -26,14 +26,15 @@ impl Engine {
         }
     }
 
-    /// The next Diffie-Hellman computation, and the index of its session. To be called after each poll.
+    /// Returns the next Diffie-Hellman computation that a session needs, and the index of the session. To be
+    /// called after each poll.
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<(usize, HandshakeJob)> {
         let mut jobs = self.peers.iter_mut().enumerate();
         jobs.find_map(|(index, peer)| peer.requester.poll_handshake().map(|job| (index, job)))
     }
 
-    /// Passes the result of a computation to session `peer`.
+    /// Passes the result of a Diffie-Hellman computation to the session of index `peer`.
     pub fn handshake_done(&mut self, peer: usize, done: HandshakeDone, now: Time) {
         let Some(peer) = self.peers.get_mut(peer) else { return };
         peer.requester.handshake_done(done, now);

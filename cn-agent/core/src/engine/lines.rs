@@ -16,14 +16,14 @@ use crate::cache::{Line, LineState, Lookup, WayIndex};
 #[derive(Clone, Copy, Debug)]
 pub struct CacheMiss {
     hpa: u64,
-    /// The way to use for the line.
+    /// Way to use for the line; `None` if no way can be used.
     place: Option<WayIndex>,
     /// The cache's use counter at the time of the miss.
     tick: u64,
 }
 
 impl Engine {
-    /// The line at `hpa` if it is cached: a read that needs neither the time nor a link.
+    /// Returns the line at `hpa` if it is cached. Such a read needs neither the time nor a link.
     ///
     /// # Errors
     /// [`CacheMiss`], to be passed to [`read_missed`](Self::read_missed).
@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// The line at `hpa` if it is cached.
+    /// Returns the line at `hpa` if it is cached, for callers that do not read on after a miss.
     pub fn read_cached(&mut self, hpa: u64) -> Option<&Line> {
         self.read_here(hpa).ok()
     }
@@ -83,11 +83,11 @@ impl Engine {
         self.core.cache.as_ref().is_none_or(|cache| cache.tick() == missed.tick)
     }
 
-    /// Reads the line at `hpa`.
+    /// Reads the line at `hpa`, from the cache if possible.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while another read of the line is in flight or a window is full; all others give the
-    /// reason why it cannot be read.
+    /// [`EngineError::Busy`] while another read of the line is in flight or a window is full. Any other error
+    /// gives the reason why the line cannot be read.
     #[inline]
     pub fn read(
         &mut self,
@@ -122,12 +122,13 @@ impl Engine {
             return Err(EngineError::Unaligned(hpa));
         }
         let Some((peer, cmem)) = self.route_open(hpa)? else { return self.read_unrouted(hpa) };
+        // A write-back of the line failed with its session: that value is newer than the memory node's.
         if let Some(data) = self.core.find_stranded(peer, cmem) {
             return Ok(Read::Hit(data));
         }
         let (page, mask) = page_and_mask(peer, cmem, 1);
         if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
-            // Another operation has begun to fill the cache with this line.
+            // A read of this line is in flight already, or there is no slot for another operation.
             return Err(EngineError::Busy);
         }
         let line = hpa / LINE_SIZE as u64;
@@ -150,11 +151,11 @@ impl Engine {
         Ok(Read::Sent)
     }
 
-    /// Writes the line at `hpa`.
+    /// Writes the line at `hpa`, into the cache if possible.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while a read of the line is in flight or a window is full; all others give the reason why
-    /// it cannot be written.
+    /// [`EngineError::Busy`] while a read of the line is in flight or a window is full. Any other error gives
+    /// the reason why the line cannot be written.
     #[inline]
     pub fn write(
         &mut self,
@@ -209,8 +210,8 @@ impl Engine {
         Ok(Write::Sent)
     }
 
-    /// Writes back the content of `place` if that is modified, and returns `place`; `None` without a way, or if the
-    /// content cannot be written back now.
+    /// Writes back the content of `place` if it is modified, and returns `place`. Returns `None` without a
+    /// way, or if the content cannot be written back now.
     #[inline]
     fn make_room(&mut self, place: Option<WayIndex>, now: Time, tx: &mut dyn Transmit) -> Option<WayIndex> {
         let place = place?;

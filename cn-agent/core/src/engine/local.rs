@@ -6,9 +6,10 @@
 //!                                                                             +-- none: decode-miss policy
 //! ```
 //!
-//! Such memory is as fast as the line cache: its lines are never cached, dirty or in flight, and a flush or
-//! write-back does not concern them. Local memory is looked up after the routes, so that an operation that goes to a
-//! memory node is not slowed down, and the functions for it are kept out of that path (`inline(never)`).
+//! Such memory is as fast as the line cache, so its lines are never cached, dirty or in flight, and a flush
+//! or write-back does not concern them. Local memory is looked up after the routes, so that an operation that
+//! goes to a memory node is not slowed down, and the functions for local memory are kept out of that path
+//! (`inline(never)`).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,7 +22,7 @@ use super::routes::{ROUTES_MAX, RouteError, check_shape};
 use super::{BurstRead, Engine, EngineError, Read, Segment, Write};
 use crate::cache::Line;
 
-/// The memory is gone; the last access is invalid.
+/// Error of an access to memory that has disappeared; the data of the access is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory is gone")]
 pub struct MemoryGone;
@@ -40,11 +41,11 @@ pub trait LocalMemory: Debug + Send + Sync {
     /// Writes whole lines from `offset` on.
     ///
     /// # Errors
-    /// [`MemoryGone`]; the content of `out` is unspecified then.
+    /// [`MemoryGone`]; the memory may or may not have the lines then.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryGone>;
 }
 
-/// A range of HPA, and its offset in the memory that serves it.
+/// A range of HPA, the memory that serves it, and the offset of the range in that memory.
 #[derive(Debug)]
 struct LocalRange {
     hpa: u64,
@@ -57,7 +58,7 @@ struct LocalRange {
 #[derive(Debug)]
 pub(super) struct LocalRanges {
     sorted: Vec<LocalRange>,
-    /// Data of the last burst read, for the caller.
+    /// Buffer for the data of a burst read, which the caller borrows.
     page: Box<[u8; BURST_LINES_MAX * LINE_SIZE]>,
 }
 
@@ -68,13 +69,14 @@ impl Default for LocalRanges {
 }
 
 impl LocalRanges {
-    /// Whether any of the `bytes` bytes from `hpa` on is local; the range is within the address space.
+    /// Whether any of the `bytes` bytes from `hpa` on is local. The range must be within the address space.
     pub fn overlap(&self, hpa: u64, bytes: u64) -> bool {
         let behind = self.sorted.partition_point(|s| s.hpa < hpa.saturating_add(bytes));
         behind.checked_sub(1).is_some_and(|at| self.sorted[at].hpa + self.sorted[at].bytes > hpa)
     }
 
-    /// Memory that serves `hpa`, the offset in it, and a buffer for a page; `None` if `hpa` is not local.
+    /// Returns the memory that serves `hpa`, the offset in it, and a buffer for a page; `None` if `hpa` is
+    /// not local.
     #[inline]
     fn find(&mut self, hpa: u64) -> Option<(&dyn LocalMemory, u64, &mut [u8])> {
         let at = self.sorted.partition_point(|s| s.hpa <= hpa).checked_sub(1)?;
@@ -84,7 +86,7 @@ impl LocalRanges {
 }
 
 impl Engine {
-    /// Lets `memory` serve the `bytes` bytes of HPA from `hpa` on, starting at byte `offset` of the memory.
+    /// Has `memory` serve the `bytes` bytes of HPA from `hpa` on, starting at byte `offset` of the memory.
     ///
     /// # Errors
     /// [`RouteError::Shape`], [`RouteError::Memory`] if the memory is too small, [`RouteError::Overlap`] with a route
@@ -142,7 +144,7 @@ impl Engine {
         Ok(Write::Done)
     }
 
-    /// Reads a segment without a route that lies within a page.
+    /// Reads a segment that has no route and lies within a page.
     #[inline(never)]
     pub(super) fn burst_read_unrouted(&mut self, segment: &Segment) -> Result<BurstRead<'_>, EngineError> {
         let hpa = segment.hpa;
@@ -160,7 +162,7 @@ impl Engine {
         Ok(BurstRead::Here(&self.locals.page[..bytes]))
     }
 
-    /// Writes the lines that `mask` selects of a segment without a route that lies within a page.
+    /// Writes the lines that `mask` selects of a segment that has no route and lies within a page.
     #[inline(never)]
     pub(super) fn burst_write_unrouted(
         &mut self,
@@ -427,8 +429,8 @@ mod tests {
     }
 
     proptest! {
-        /// Writes and reads of lines and of bursts with any mask, while ranges are added and removed, compared with
-        /// plain memory.
+        /// Tests writes and reads of lines and of bursts with any mask, while ranges are added and removed,
+        /// against a model in plain memory.
         #[test]
         fn it_is_what_was_written_last(
             operations in prop::collection::vec(

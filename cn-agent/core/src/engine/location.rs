@@ -9,7 +9,7 @@
 /// A decoded address of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Location {
-    /// Generation of the route table that decoded it.
+    /// Generation of the route table at the time of decoding.
     pub generation: u64,
     /// Index of the route in the table; [`NO_ROUTE`](Self::NO_ROUTE) for an address without one.
     pub route: u32,
@@ -22,7 +22,7 @@ pub(super) struct Location {
 impl Location {
     /// Value of `route` for an address without a route.
     pub const NO_ROUTE: u32 = u32::MAX;
-    /// Location that is always decoded before use: no table has its generation.
+    /// Location that is always decoded before use, because no table has its generation.
     pub const UNDECODED: Location = Location { generation: 0, route: Self::NO_ROUTE, position: 0, cmem: 0 };
 }
 
@@ -138,8 +138,8 @@ mod tests {
         assert_eq!(node.decodes(), 2);
     }
 
-    /// When the route changes between the making of a segment and its use, the segment goes to the new target, or is
-    /// refused.
+    /// Tests that, when the route changes between the creation of a segment and its use, the segment goes to
+    /// the new target or is refused.
     #[test]
     fn a_stale_location_is_never_used() {
         let mut node = Node::new();
@@ -174,7 +174,8 @@ mod tests {
         assert_eq!((node.burst(&segment), node.engine.peer_of(&segment)), (unmapped, None));
     }
 
-    /// State that changes without a new route is read at each use of a segment.
+    /// Tests that a segment created before a drain or a loss of content meets it: such state is read at each
+    /// use.
     #[test]
     fn a_drain_and_a_loss_are_seen_by_segments_made_before() {
         let mut node = Node::new();

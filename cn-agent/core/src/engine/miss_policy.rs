@@ -13,7 +13,7 @@ use super::routes::{ROUTES_MAX, RouteError, check_shape};
 use super::{Engine, EngineError, Write};
 use crate::cache::Line;
 
-/// A range of HPA with a policy of its own. Routes within it take precedence.
+/// A range of HPA with its decode-miss policy. Routes within the range take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MissPolicy {
     hpa: u64,
@@ -51,13 +51,13 @@ impl MissPolicies {
         behind.checked_sub(1).is_some_and(|at| self.sorted[at].hpa + self.sorted[at].bytes > hpa)
     }
 
-    /// First address of a policy of `others` that overlaps with one of these policies.
+    /// Returns the first address of a policy of `others` that overlaps with one of these policies.
     pub fn first_overlap(&self, others: &MissPolicies) -> Option<u64> {
         others.sorted.iter().find(|other| self.overlap(other.hpa, other.bytes)).map(|other| other.hpa)
     }
 
-    /// Moves all policies of `others` into this set; they [overlap](Self::first_overlap) with none of it, and there
-    /// is room.
+    /// Moves all policies of `others` into this set. They must not [overlap](Self::first_overlap) with this
+    /// set, and there must be room.
     pub fn take_over(&mut self, others: &mut MissPolicies) {
         for policy in others.sorted.drain(..) {
             let at = self.sorted.partition_point(|range| range.hpa < policy.hpa);
@@ -120,7 +120,7 @@ impl Engine {
         }
     }
 
-    /// Answer to a write to unmapped lines.
+    /// Answer to a write to unmapped lines: an error, or success although the data is dropped.
     #[cold]
     pub(super) fn write_miss_policy(&mut self, hpa: u64) -> Result<Write, EngineError> {
         let counters = &mut self.core.counters;

@@ -13,10 +13,10 @@
 //!   A write to a mirrored position goes to the requesters of both of its legs (`mirror`).
 //! ```
 //!
-//! One operation becomes at most one request frame, so no partial state is kept: an operation that cannot be accepted
-//! now is refused with [`EngineError::Busy`] and made again after the next poll. A larger range is divided into
-//! segments ([`SegmentIter`]). If there is room, all segments are in flight at once, to as many memory nodes as the
-//! range is interleaved over.
+//! One operation becomes at most one request frame, so no partial state is kept. An operation that cannot be
+//! accepted now is refused with [`EngineError::Busy`], and the caller repeats it after the next poll. A
+//! larger range is divided into segments ([`SegmentIter`]). If there is room, all segments are in flight at
+//! once, to as many memory nodes as the range is interleaved over.
 //!
 //! Invariants of memory consistency:
 //! * all requests of a 4 KiB page of a memory node's CMem travel on one stream, in order (R12);
@@ -104,28 +104,25 @@ pub trait Sink {
 /// Events for logs and for the owners of attached regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
-    /// The state of the session with a memory node has changed.
     Session {
-        /// Address of the memory node at the session's other end.
         mac: Mac,
         /// New state of the session, or error found in it.
         event: SessionEvent,
     },
-    /// A leg in sync of a mirrored position does not answer, or has missed a write: the manager is to declare it stale.
-    /// Repeated until it does.
+    /// A leg in sync of a mirrored position does not answer, or has missed a write. The manager is asked to
+    /// declare the leg stale; repeated until it has.
     LegSilent {
         /// First HPA of the leg's route.
         hpa: u64,
-        /// Address of the leg's memory node.
         mac: Mac,
         /// Epoch of the region in the manager's last description.
         epoch: u64,
     },
-    /// A leg of a mirrored position has every page again: the manager is to take it as in sync. Repeated until it does.
+    /// A leg of a mirrored position has every page again. The manager is asked to take the leg as in sync;
+    /// repeated until it has.
     LegFilled {
         /// First HPA of the leg's route.
         hpa: u64,
-        /// Address of the leg's memory node.
         mac: Mac,
         /// First CMem address of the leg.
         cmem: u64,
@@ -136,12 +133,11 @@ pub enum EngineEvent {
     WriteBackRefused {
         /// HPA at which the line was written.
         hpa: u64,
-        /// Reason for which the line was refused.
         error: EngineError,
     },
 }
 
-/// Counts of operations since the engine was made.
+/// Counts of operations since the engine was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineCounters {
     /// Line reads answered by the cache.
@@ -178,19 +174,18 @@ pub struct EngineCounters {
     /// Writes of lines and bursts that local memory took.
     #[serde(default)]
     pub local_writes: u64,
-    /// Applied pause signals: 802.1Qbb frames seen on the link.
+    /// Times that requests were slowed down because of 802.1Qbb frames seen on the link.
     #[serde(default)]
     pub pauses_link: u64,
-    /// Applied pause signals: PFC frames counted by the NIC.
+    /// Times that requests were slowed down because of PFC frames counted by the NIC.
     #[serde(default)]
     pub pauses_nic: u64,
-    /// Applied pause signals: Congestion frames of memory nodes.
+    /// Times that requests were slowed down because of Congestion frames of memory nodes.
     #[serde(default)]
     pub pauses_mn: u64,
 }
 
 impl EngineCounters {
-    /// Sums of the counters of `self` and `other`.
     #[must_use]
     pub fn plus(&self, other: &EngineCounters) -> EngineCounters {
         macro_rules! sum {
@@ -218,7 +213,6 @@ impl EngineCounters {
     }
 }
 
-/// Result of beginning a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// Done: the line's data.
@@ -227,7 +221,6 @@ pub enum Read {
     Sent,
 }
 
-/// Result of beginning a burst read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BurstRead<'a> {
     /// Done: the data of all lines in the order of the segment, from local memory. The sink is not called.
@@ -238,7 +231,6 @@ pub enum BurstRead<'a> {
     Sent,
 }
 
-/// Result of beginning a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Done: in the cache, or in local memory.
@@ -254,13 +246,14 @@ struct PeerSession {
     own: Mac,
     /// Queue of the link that carries the session's frames.
     queue: u8,
-    /// Whether a session that is one of several with its memory node is not open yet, or has died.
+    /// Whether a session that is one of several with its memory node is not open; always `false` for a single
+    /// session.
     away: bool,
     requester: Requester,
     /// Incarnation of the memory node's content, as the last session announced it.
     incarnation: Option<u64>,
     sealed: bool,
-    /// Rate control of the session's requests; `None` without.
+    /// Rate control of the session's requests; `None` if requests are not paced.
     pacer: Option<PeerPacer>,
 }
 
@@ -284,7 +277,8 @@ pub struct Engine {
     features: u32,
     /// log2 of the number of sessions with each memory node; pages are distributed over the sessions.
     queues_log2: u32,
-    /// Number of the shard of this compute node that this engine is, if it has one session with each memory node.
+    /// Shard of this compute node to which the session on the first queue belongs; further queues have the
+    /// next shards.
     shard: u8,
 }
 
@@ -293,7 +287,8 @@ struct Core {
     cache: Option<LineCache>,
     inflight: InFlight,
     ops: Ops,
-    /// Stranded lines by peer and CMem address: unlike an HPA, these never belong to another region later.
+    /// Stranded lines (`write_back`), by peer and CMem address: unlike an HPA, these never belong to another
+    /// region later.
     stranded: BTreeMap<(usize, u64), FailedWriteBack>,
     /// Number of write-backs in flight, by epoch.
     write_backs: [usize; 2],
@@ -308,7 +303,8 @@ struct Core {
     mirrors: Mirrors,
 }
 
-/// Page number, made unique among memory nodes by the peer's index from bit 36 on, and the mask of the lines.
+/// Returns the page number, made unique among memory nodes by the peer's index from bit 36 on, and the mask
+/// of the lines in the page.
 #[inline]
 fn page_and_mask(peer: usize, cmem: u64, lines: usize) -> (u64, u64) {
     let first = (cmem / LINE_SIZE as u64) % 64;
@@ -317,7 +313,6 @@ fn page_and_mask(peer: usize, cmem: u64, lines: usize) -> (u64, u64) {
 }
 
 impl Engine {
-    /// An engine without peers and routes.
     pub fn new(cache: CacheConfig) -> Engine {
         Engine {
             peers: Vec::new(),
@@ -358,9 +353,9 @@ impl Engine {
         }
     }
 
-    /// Adds a memory node and opens a session with it. Returns its index for routes. A node already added keeps an
-    /// open session. Otherwise a new one is opened: until then operations on the node are [`EngineError::Busy`], up
-    /// to the time-out for a silent memory node.
+    /// Adds a memory node, opens a session with it, and returns the node's index for routes. A node that was
+    /// added before keeps its open session. Until a session is open, operations on the node are
+    /// [`EngineError::Busy`]; they fail after the time-out for a silent memory node.
     pub fn add_peer(&mut self, config: RequesterConfig, now: Time) -> usize {
         let mac = config.identity.peer;
         if let Some(known) = self.peers.iter().position(|p| p.mac == mac) {
@@ -376,8 +371,8 @@ impl Engine {
         first
     }
 
-    /// Adds a route. A target without an incarnation gets that of its memory node's session; without a session, that
-    /// of the next one.
+    /// Adds a route. A target without an incarnation gets that of the present session with its memory node,
+    /// or else that of the next session.
     ///
     /// # Panics
     /// If a target's peer was not added before.
@@ -416,12 +411,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether all peers have open sessions.
+    /// Whether the sessions with all memory nodes are open.
     pub fn is_connected(&self) -> bool {
         self.peers.iter().all(|p| p.requester.is_open())
     }
 
-    /// Whether this peer has an open session for each queue.
+    /// Whether all sessions with this memory node are open, one for each queue.
     #[inline]
     pub fn is_peer_connected(&self, peer: usize) -> bool {
         let all = self.peers.get(peer..peer + self.queues());
@@ -446,7 +441,6 @@ impl Engine {
         self.peers.iter().map(status).collect()
     }
 
-    /// Counters since the engine was made.
     #[inline]
     pub fn counters(&self) -> EngineCounters {
         self.core.counters
@@ -469,33 +463,33 @@ impl Engine {
         self.core.ops.marks()
     }
 
-    /// The oldest event that the caller has not taken yet.
+    /// Removes and returns the oldest event.
     #[inline]
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         if self.core.events.is_empty() { None } else { self.core.events.pop_front() }
     }
 
-    /// As [`route`](Self::route), for a new operation: refused at a closed address.
+    /// As [`route`](Self::route), for a new operation, which a drain or a reset may forbid.
     #[inline]
     fn route_open(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
         self.check_open(hpa)?;
         self.route(hpa)
     }
 
-    /// Returns the error of a new operation at a closed address.
+    /// Checks that no drain or reset forbids a new operation at `hpa`.
     #[inline]
     fn check_open(&self, hpa: u64) -> Result<(), EngineError> {
         if self.draining.is_empty() { Ok(()) } else { self.draining.check(hpa) }
     }
 
-    /// Peer and CMem address of the line at `hpa`; `None` without a route.
+    /// Returns the peer and CMem address of the line at `hpa`; `None` without a route.
     #[inline]
     fn route(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
         let location = self.routes.locate(hpa);
         self.open_location(&location)
     }
 
-    /// Peer and CMem address of a location of the present generation; `None` without a route.
+    /// Returns the peer and CMem address of a location of the present generation; `None` without a route.
     #[inline]
     fn open_location(&mut self, location: &Location) -> Result<Option<(usize, u64)>, EngineError> {
         let Some(target) = self.routes.target(location) else { return Ok(None) };
@@ -506,6 +500,7 @@ impl Engine {
                 self.core.counters.failures += 1;
                 return Err(EngineError::DataLost(peer.mac));
             } else if target.is_lost(peer.incarnation) {
+                // The other leg has the content, but the manager has not made it the one to read from yet.
                 return Err(EngineError::Busy);
             }
         } else if target.is_lost(peer.incarnation) {
@@ -518,8 +513,8 @@ impl Engine {
         self.shard_of(first, cmem).map(|peer| Some((peer, cmem)))
     }
 
-    /// Error for a `peer` that accepts no request now: not connected if its session has died; busy if there is no
-    /// room, or if its session is about to open or being replaced.
+    /// Returns the error for a `peer` that accepts no request now: not connected if its session has died;
+    /// busy if there is no room, or if its session is about to open or being replaced.
     fn not_now(&self, peer: usize) -> EngineError {
         let PeerSession { mac, requester, .. } = &self.peers[peer];
         let opens = requester.incarnation().is_some() || requester.is_expected();

@@ -32,12 +32,10 @@ use super::{Engine, EngineError, PeerSession};
 /// fits any queue, and a sender that sleeps between polls keeps its rate.
 pub const BUCKET_DEFAULT: u64 = 16 << 10;
 
-/// Parameters of rate control for all memory nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
-    /// Times and rates of the controller.
     pub control: Config,
-    /// Most bytes that may be sent at once after idle time.
+    /// Maximum number of bytes that may be sent at once after idle time.
     pub bucket: u64,
     /// PFC class (0 to 7) of this node's frames: pauses of other classes are ignored.
     pub class: u8,
@@ -133,7 +131,7 @@ impl Engine {
         if let Some(pacer) = &mut self.peers[peer].pacer
             && match signal {
                 Signal::MemoryNode => pacer.pacer.on_pause(since_start(now)),
-                // Any station on the cable can have caused these signals.
+                // Any station on the cable can have caused these signals, so their effect is bounded.
                 Signal::Link | Signal::Nic => pacer.pacer.on_bare_pause(since_start(now)),
             }
         {
@@ -153,7 +151,8 @@ impl Engine {
         self.peers.iter_mut().map(pace).collect()
     }
 
-    /// Checks that rate control lets a request be sent to `peer` now.
+    /// Checks that rate control permits a request to `peer` now; if not, the deadline is set to the time of
+    /// the retry.
     #[inline]
     pub(super) fn may_send(&mut self, peer: usize, now: Time) -> Result<(), EngineError> {
         match &mut self.peers[peer].pacer {
@@ -169,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Accounts for a request that was sent to `peer`.
+    /// Charges a request that was sent to `peer`, and updates the deadline.
     #[inline]
     pub(super) fn sent(&mut self, peer: usize) {
         let peer = &mut self.peers[peer];

@@ -5,8 +5,8 @@
 //!   release ------------------------------> frames of as many as fit, then the link's flush
 //! ```
 //!
-//! No request is held back for a time: a caller that makes one request and waits for its answer does not hold. If a
-//! memory node has not agreed to frames of several lines, each request is sent at once.
+//! No timer holds a request back: a caller that makes one request and waits for its answer does not hold. If
+//! a memory node has not agreed to frames of several lines, each request is sent at once.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::session::Requester;

@@ -16,14 +16,13 @@ pub enum RequestId {
     },
     /// A burst of a client's longer operation: its index among the bursts of all clients.
     ClientBurst(u16),
-    /// A burst of a page transfer.
     PageBurst {
         /// Number of the set of transfers: it differs from those of earlier sets on the same engine.
         transfers: u32,
         /// Index of the burst within the set.
         burst: u16,
     },
-    /// A request of a call of a port.
+    /// A request made by a call of a line port.
     PortRequest {
         /// Number of the call: it differs from those of earlier calls.
         call: u32,
@@ -35,13 +34,11 @@ pub enum RequestId {
 }
 
 impl RequestId {
-    /// Whether the operation belongs to a transfer of pages.
     #[inline]
     pub fn is_paging(self) -> bool {
         matches!(self, RequestId::PageBurst { .. })
     }
 
-    /// The number of a [`Number`](RequestId::Number); `None` for all other identities.
     #[inline]
     pub fn number(self) -> Option<u32> {
         if let RequestId::Number(number) = self { Some(number) } else { None }

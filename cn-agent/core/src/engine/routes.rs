@@ -23,7 +23,7 @@ pub struct RouteTarget {
     pub cmem: u64,
     /// Incarnation of the memory node's content to which the data belongs; `None` until a session announces it.
     pub incarnation: Option<u64>,
-    /// Number of the mirror whose leg in sync this is; `None` for a position with one leg.
+    /// Number of the mirror of which this target is the leg to read from; `None` for a position with one leg.
     pub mirror: Option<u16>,
 }
 
@@ -59,7 +59,6 @@ impl Route {
         Route { decoder, targets: vec![target] }
     }
 
-    /// HPA at which the route's decoder begins.
     pub fn hpa(&self) -> u64 {
         self.decoder.base
     }
@@ -75,68 +74,32 @@ impl Route {
 pub enum RouteError {
     /// The range is empty, not whole pages, or past the end of the address space.
     #[error("a stretch of {bytes:#x} bytes at HPA {hpa:#x} is not whole 4 KiB pages; align both")]
-    Shape {
-        /// First HPA of the range.
-        hpa: u64,
-        /// Length of the range in bytes.
-        bytes: u64,
-    },
+    Shape { hpa: u64, bytes: u64 },
     /// The memory nodes would not get equal numbers of whole pages and chunks.
     #[error(
         "{bytes:#x} bytes at HPA {hpa:#x} over {ways} ways of {granularity} bytes are not whole pages and turns; make the size a multiple of {ways} x 16 KiB"
     )]
-    Shares {
-        /// First HPA of the range.
-        hpa: u64,
-        /// Length of the range in bytes.
-        bytes: u64,
-        /// Number of interleave ways requested.
-        ways: Ways,
-        /// Interleave granularity requested.
-        granularity: Granularity,
-    },
-    /// The number of targets differs from the ways.
+    Shares { hpa: u64, bytes: u64, ways: Ways, granularity: Granularity },
     #[error("the route at HPA {hpa:#x} has {ways} ways and {targets} targets; name one target per way")]
-    Targets {
-        /// First HPA of the route.
-        hpa: u64,
-        /// Number of interleave ways of the decoder.
-        ways: Ways,
-        /// Number of targets in the route.
-        targets: usize,
-    },
-    /// A target does not begin at a page boundary.
+    Targets { hpa: u64, ways: Ways, targets: usize },
     #[error("CMem {cmem:#x} of the route at HPA {hpa:#x} is not a multiple of 4 KiB; align it")]
-    TargetUnaligned {
-        /// First HPA of the route.
-        hpa: u64,
-        /// First CMem address of the target.
-        cmem: u64,
-    },
-    /// The local memory is smaller than the range to be served.
+    TargetUnaligned { hpa: u64, cmem: u64 },
+    /// The local memory is smaller than the range to be served, or the offset in it is not a multiple of 64.
     #[error(
         "{bytes:#x} bytes at HPA {hpa:#x} were to be served by local memory from its byte {offset:#x} on, which has {there:#x}"
     )]
     Memory {
-        /// First HPA of the range.
         hpa: u64,
-        /// Length of the range in bytes.
         bytes: u64,
-        /// Offset in the memory, a multiple of 64.
+        /// Offset in the memory at which the range was to begin.
         offset: u64,
         /// Size of the memory in bytes.
         there: u64,
     },
-    /// Another route, or another policy, overlaps these addresses.
     #[error("HPA {hpa:#x} already belongs to another region")]
-    Overlap {
-        /// First HPA of the range to be added.
-        hpa: u64,
-    },
-    /// The limit of routes or policies is reached.
+    Overlap { hpa: u64 },
     #[error("no more than {0} routes are possible")]
     Full(usize),
-    /// The limit of memory nodes is reached.
     #[error("no more than {0} memory nodes are possible")]
     Peers(usize),
 }
@@ -156,7 +119,7 @@ pub(super) fn check_shape(hpa: u64, bytes: u64) -> Result<(), RouteError> {
 /// All routes, in order of their HPA, not overlapping.
 pub(super) struct Routes {
     sorted: Vec<Route>,
-    /// Index of the route that the last lookup found.
+    /// Index of the route that the last lookup found, which the next lookup tries first.
     last: usize,
     /// Number of changes to `sorted` so far, plus one; see [`Location`].
     generation: u64,
@@ -205,7 +168,6 @@ impl Routes {
         Ok(())
     }
 
-    /// Removes the route that starts at `hpa`.
     pub fn remove(&mut self, hpa: u64) -> Option<Route> {
         let at = self.sorted.binary_search_by_key(&hpa, Route::hpa).ok()?;
         self.last = 0;
@@ -213,7 +175,7 @@ impl Routes {
         Some(self.sorted.remove(at))
     }
 
-    /// Index of the route that contains `hpa`.
+    /// Returns the index of the route that contains `hpa`, if there is one.
     #[inline]
     fn find(&mut self, hpa: u64) -> Option<usize> {
         if self.sorted.get(self.last).is_some_and(|r| r.holds(hpa)) {
@@ -255,7 +217,7 @@ impl Routes {
         self.sorted.get(location.route as usize)
     }
 
-    /// Location at another position and DPA of the route of a current location.
+    /// Returns the location of another position and DPA in the route of a current location.
     #[inline]
     pub fn locate_beside(&self, location: &Location, position: u32, dpa: u64) -> Location {
         let target = self.route(location).and_then(|route| route.targets.get(position as usize));
@@ -274,7 +236,8 @@ impl Routes {
         self.sorted.get(self.sorted.partition_point(|r| r.hpa() <= hpa)).map(Route::hpa)
     }
 
-    /// Whether a route contains any of the `bytes` bytes from `hpa` on, which are within the address space.
+    /// Whether a route contains any of the `bytes` bytes from `hpa` on. The range must be within the address
+    /// space.
     pub fn overlap(&self, hpa: u64, bytes: u64) -> bool {
         let behind = self.sorted.partition_point(|r| r.hpa() < hpa.saturating_add(bytes));
         behind.checked_sub(1).is_some_and(|at| self.sorted[at].hpa() + self.sorted[at].decoder.size > hpa)
@@ -289,7 +252,7 @@ impl Routes {
         self.sorted.reserve(routes.saturating_sub(self.sorted.len()));
     }
 
-    /// Number of routes there is room for in total.
+    /// Number of routes for which memory is reserved, including those that exist.
     pub fn room(&self) -> usize {
         self.sorted.capacity().min(ROUTES_MAX)
     }
@@ -306,19 +269,18 @@ impl Routes {
         self.sorted.get(self.sorted.partition_point(|r| r.hpa() < hpa)).map(Route::hpa)
     }
 
-    /// The target at a position of the route that begins at `hpa`.
     pub fn target_at(&self, hpa: u64, position: u8) -> Option<&RouteTarget> {
         let at = self.sorted.binary_search_by_key(&hpa, Route::hpa).ok()?;
         self.sorted[at].targets.get(usize::from(position))
     }
 
-    /// Bytes of each target of the route that begins at `hpa`; 0 without one.
+    /// Bytes of each target of the route that begins at `hpa`; 0 if there is no such route.
     pub fn bytes_of_targets(&self, hpa: u64) -> u64 {
         let at = self.sorted.binary_search_by_key(&hpa, Route::hpa);
         at.map_or(0, |at| self.sorted[at].decoder.size / self.sorted[at].targets.len().max(1) as u64)
     }
 
-    /// Replaces the target at a position of the route that begins at `hpa`: locations are decoded anew.
+    /// Replaces the target at a position of the route that begins at `hpa`. All locations become stale.
     pub fn set_target(&mut self, hpa: u64, position: u8, target: RouteTarget) {
         let Ok(at) = self.sorted.binary_search_by_key(&hpa, Route::hpa) else { return };
         if let Some(known) = self.sorted[at].targets.get_mut(usize::from(position)) {
@@ -327,7 +289,8 @@ impl Routes {
         }
     }
 
-    /// Decoders of all routes, each with its targets by position, for changes that no location contains.
+    /// Decoders of all routes, each with its targets by position. Only values that no location contains, such
+    /// as the incarnation, may be changed.
     pub fn targets_mut(&mut self) -> impl Iterator<Item = (&Decoder, &mut [RouteTarget])> {
         self.sorted.iter_mut().map(|route| (&route.decoder, &mut route.targets[..]))
     }

@@ -18,7 +18,7 @@ impl SealedRanges {
         }
     }
 
-    /// Returns the error of a write of the `bytes` bytes from `hpa` on, if it touches a sealed region.
+    /// Checks that a write of the `bytes` bytes from `hpa` on touches no sealed region.
     #[inline]
     pub fn check(&self, hpa: u64, bytes: u64) -> Result<(), EngineError> {
         if self.0.is_empty() || !touches(&self.0, hpa, bytes) {
@@ -28,7 +28,6 @@ impl SealedRanges {
         }
     }
 
-    /// Moves all ranges of `others` into this set.
     pub fn take_over(&mut self, others: &mut SealedRanges) {
         others.0.drain(..).for_each(|range| self.add(range));
     }
@@ -47,7 +46,8 @@ impl Engine {
         self.sealed.add(hpa..hpa.saturating_add(bytes));
     }
 
-    /// Ends the refusal for the range that begins at `hpa`, if there is one: its region is not attached any more.
+    /// Permits writes again to the range that begins at `hpa`, if it was sealed, because its region is
+    /// detached.
     pub fn unseal(&mut self, hpa: u64) {
         self.sealed.0.retain(|range| range.start != hpa);
     }

@@ -1,6 +1,6 @@
-//! Segments: a segment is the part of a range of HPA that one frame carries, lines that are contiguous in one memory
-//! node's CMem. In HPA these lines are chunks of one interleave granularity, one turn apart, so that sending gathers
-//! and receiving scatters.
+//! Segments. A segment is the part of a range of HPA that one frame carries: lines that are contiguous in one
+//! memory node's CMem. In HPA these lines are chunks of one interleave granularity, one turn apart, so
+//! sending gathers them and receiving scatters them.
 //!
 //! ```text
 //!   HPA      | A | B | C | D | A | B | C | D | A ...      four ways; the segment is A's part
@@ -31,7 +31,7 @@ pub struct Segment {
 pub(super) struct Spread {
     ways: Ways,
     granularity: Granularity,
-    /// Bytes of the first line's chunk that lie before that line.
+    /// Number of bytes of the first line's chunk that lie before that line.
     skip: u32,
 }
 
@@ -52,7 +52,6 @@ impl Spread {
 pub struct Span {
     /// Index in the segment of the span's first line.
     pub first: usize,
-    /// Number of lines of the span.
     pub lines: usize,
     /// Distance in bytes of the span's HPA from the segment's.
     pub offset: u64,
@@ -63,14 +62,14 @@ impl Segment {
         Segment { hpa, lines, spread, location }
     }
 
-    /// A segment whose lines follow one another in HPA, as in a region of one way. The engine decodes its address
-    /// when it is used.
+    /// Returns a segment whose lines follow one another in HPA, as in a region of one way. The engine decodes
+    /// the segment's address when it is used.
     #[inline]
     pub fn straight(hpa: u64, lines: usize) -> Segment {
         Segment { hpa, lines, spread: Spread::STRAIGHT, location: Location::UNDECODED }
     }
 
-    /// Whether the segment's lines follow one another in HPA, wherever it begins.
+    /// Whether the segment's lines follow one another in HPA, as without interleaving.
     pub(super) fn is_straight(&self) -> bool {
         self.spread.ways == Ways::One
     }

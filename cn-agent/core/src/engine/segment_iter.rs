@@ -1,9 +1,9 @@
 //! An iterator over a range of HPA in segments that one frame each can carry.
 //!
 //! Each segment is as long as its memory node's CMem page and the frames of its session allow, whatever the
-//! granularity: a long range takes no more frames with interleaving than without. Segments come by rows: row `r` is the
-//! `r`-th CMem page of every position, and within a row the positions follow one another, so that requests go to all
-//! memory nodes in turn.
+//! granularity: a long range takes no more frames with interleaving than without. Segments are returned row
+//! by row: row `r` is the `r`-th CMem page of every position, and within a row the positions follow one
+//! another, so that requests go to all memory nodes alike.
 //!
 //! ```text
 //!              position 0    1    2    3
@@ -60,7 +60,7 @@ struct RoutePart {
     page: Range<u64>,
 }
 
-/// Bytes of the share of `position` that lie before `offset`.
+/// Number of bytes at `position` that lie before `offset`, an offset in the route.
 fn share_before(decoder: &Decoder, position: u32, offset: u64) -> u64 {
     if decoder.ways == Ways::One {
         return offset;
@@ -76,7 +76,7 @@ fn share_before(decoder: &Decoder, position: u32, offset: u64) -> u64 {
 }
 
 impl RoutePart {
-    /// The part's iterator at its first segment; `None` if the range is empty.
+    /// Returns the part, positioned at its first segment; `None` if the range is empty.
     fn new(decoder: Decoder, anchor: Location, range: Range<u64>) -> Option<RoutePart> {
         let positions = 0..decoder.ways.count();
         let starts = positions.clone().map(|p| share_before(&decoder, p, range.start));
@@ -131,14 +131,14 @@ impl RoutePart {
 }
 
 impl SegmentIter {
-    /// An iterator over `range`, whose ends are multiples of 64.
+    /// Returns an iterator over `range`, whose ends must be multiples of 64.
     #[inline]
     pub fn new(range: Range<u64>) -> SegmentIter {
         SegmentIter { left: range, part: None }
     }
 
-    /// The next segment; `None` at the end. Repeated calls return the same one until [`advance`](Self::advance),
-    /// unless a session has changed.
+    /// Returns the next segment; `None` at the end. Repeated calls return the same segment until
+    /// [`advance`](Self::advance), unless a session has changed.
     #[inline]
     pub fn segment(&mut self, engine: &mut Engine, direction: Direction) -> Option<Segment> {
         let mut segment = self.part(&mut engine.routes)?.segment(&mut engine.routes);
@@ -203,7 +203,7 @@ mod tests {
         Route { decoder: Decoder { base, size, ways, granularity }, targets }
     }
 
-    /// All segments of a range; `most` gives the maximum number of lines of each frame.
+    /// Returns all segments of a range; `most` gives the maximum number of lines of each frame.
     fn segment_iter(routes: &mut Routes, range: Range<u64>, mut most: impl FnMut() -> usize) -> Vec<Segment> {
         let mut segment_iter = SegmentIter::new(range);
         let mut segments = Vec::new();
@@ -218,7 +218,8 @@ mod tests {
         segments
     }
 
-    /// Position and DPA by the definition of interleaving, not by the code under test.
+    /// Returns the route, position and DPA of an address by the definition of interleaving, not by the code
+    /// under test.
     fn place(routes: &[Route], hpa: u64) -> Option<(usize, u64, u64)> {
         routes.iter().enumerate().find_map(|(index, route)| {
             let Decoder { base, size, ways, granularity } = route.decoder;
@@ -299,14 +300,14 @@ mod tests {
             let mut room = [0; PAGE as usize];
             prop_assert_eq!(segment.gather(&out, &mut room), Some(data.as_slice()));
             prop_assert_eq!(segment.spans().map(|span| span.lines).sum::<usize>(), lines);
-            // The output is one line too short.
+            // Output that is one line too short is refused.
             let less = out.len() - LINE_SIZE;
             prop_assert!(!segment.scatter(&data, &mut out[..less]));
             prop_assert_eq!(segment.gather(&out[..less], &mut room), None);
         }
     }
 
-    /// At any granularity, a long range takes as many frames as without interleaving.
+    /// Tests that a long range takes as many frames as without interleaving, at any granularity.
     #[test]
     fn interleaving_costs_no_frames() {
         for (ways, granularity) in Ways::ALL.into_iter().flat_map(|w| Granularity::all().map(move |g| (w, g)))
@@ -323,7 +324,8 @@ mod tests {
         }
     }
 
-    /// A page over four memory nodes takes four frames of 1 KiB, whose chunks are gathered.
+    /// Tests that a page over four memory nodes takes four frames of 1 KiB, each with the chunks of one
+    /// memory node.
     #[test]
     fn the_chunks_of_a_page_are_gathered() {
         let mut routes = Routes::default();

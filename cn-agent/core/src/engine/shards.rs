@@ -5,9 +5,10 @@
 //!   CMem page 1, N + 1 ...     --> session 1: the address of shard 1,   queue 1
 //! ```
 //!
-//! For users of the engine a memory node is one peer, that of its first session; the other sessions follow. A loss of
-//! content found by one session counts for all. A memory node gets no operation before all its sessions have opened,
-//! nor once one has been silent for the session's time-out. So a region never answers in some pages only.
+//! For users of the engine a memory node is one peer, whose index is that of its first session; the indices
+//! of the other sessions follow. A loss of content found by one session counts for all. A memory node gets no
+//! operation before all its sessions have opened, nor once one has been silent for the session's time-out. So
+//! a region never answers in some pages only.
 
 use cxloe_wire::frame::SHARDS_MAX;
 use cxloe_wire::session::{Requester, RequesterConfig};
@@ -28,9 +29,10 @@ impl Engine {
         self.queues_log2 = queues.trailing_zeros();
     }
 
-    /// Makes the engine one of several of this compute node, with its own link and cache and with sessions of its own:
-    /// that of its first queue is shard `first`. The user of the engines ensures that no line is accessed through two of
-    /// them. The session of shard 0 opens first. To be called before the first peer is added.
+    /// Makes the engine one of several engines of this compute node, each with its own link, cache and
+    /// sessions; the session on the first queue belongs to shard `first`. The user of the engines ensures
+    /// that no line is accessed through two of them. The session of shard 0 opens first. To be called before
+    /// the first peer is added.
     ///
     /// # Panics
     /// If there is no such shard, or a peer was added.
@@ -74,7 +76,7 @@ impl Engine {
         });
     }
 
-    /// The session for the page of `cmem`; `first` is the first session with the same memory node.
+    /// Returns the session for the page of `cmem`; `first` is the first session with the same memory node.
     #[inline]
     pub(super) fn session_of(&self, first: usize, cmem: u64) -> usize {
         first + ((cmem >> 12) as usize & (self.queues() - 1))
@@ -94,13 +96,14 @@ impl Engine {
         Ok(self.session_of(first, cmem))
     }
 
-    /// The sessions with the same memory node as session `index`.
+    /// Returns the sessions with the same memory node as session `index`.
     pub(super) fn siblings(&self, index: usize) -> core::ops::Range<usize> {
         let first = index & !(self.queues() - 1);
         first..first + self.queues()
     }
 
-    /// Stream of the page of `cmem` (R12): consecutive pages of one session use different streams.
+    /// Returns the stream of the page of `cmem` (R12). Consecutive pages of one session use different
+    /// streams.
     #[inline]
     pub(super) fn stream_of(&self, cmem: u64) -> u8 {
         (cmem >> (12 + self.queues_log2)) as u8

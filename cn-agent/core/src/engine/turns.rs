@@ -35,7 +35,7 @@ impl Engine {
         if core::mem::take(&mut self.core.congested) {
             self.pause(self.last_peer, Signal::MemoryNode, now);
         }
-        // All events are handled before anything else is sent: they may report that data is lost.
+        // All events are handled before anything else is sent, because they may report that data is lost.
         while let Some(event) = self.peers[self.last_peer].requester.poll_event() {
             self.take_event(self.last_peer, event, now, tx);
         }
@@ -122,7 +122,7 @@ impl Engine {
             }
             self.send_stranded(now, tx);
         }
-        // With one session, the requester's own state records its death.
+        // With a single session, the requester itself records that its session is dead.
         self.peers[index].away |= event == SessionEvent::Dead && self.queues_log2 > 0;
         if self.is_used(index) || !parts_without_memory(&event) {
             self.core.event(EngineEvent::Session { mac: self.peers[index].mac, event });
@@ -137,7 +137,8 @@ impl Engine {
     }
 }
 
-/// Whether the event is normal for a memory node on which this CN has no memory: it left, or refused the session.
+/// Whether the event is normal for a memory node on which this CN has no memory: the node is stopping, or
+/// refuses the session.
 fn parts_without_memory(event: &SessionEvent) -> bool {
     matches!(event, SessionEvent::PeerLeft | SessionEvent::Refused { status: HelloStatus::NotAllowed, .. })
 }

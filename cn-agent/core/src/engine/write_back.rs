@@ -7,9 +7,9 @@
 //!                                     stranded
 //! ```
 //!
-//! A modified line was acknowledged to its writer, so it outlives the session: as a stranded line it answers reads of
-//! the line, and later writes replace it. Only the last value of a stranded line is kept. That value is sent before
-//! any other operation on the line; the stream keeps their order.
+//! A modified line was acknowledged to its writer, so it outlives the session. If the session dies, the line
+//! is *stranded*: it answers reads, and later writes replace it. Only the last value of a stranded line is
+//! kept. That value is sent before any other operation on the line; the stream keeps their order.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -42,8 +42,8 @@ impl Engine {
     /// acknowledged; after `false`, poll and call again.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] once all that can be written back has been, and the rest waits for a silent memory
-    /// node.
+    /// [`EngineError::NotConnected`] once every line that can be written back has been, and the rest waits
+    /// for a silent memory node.
     pub fn flush(&mut self, now: Time, tx: &mut dyn Transmit) -> Result<bool, EngineError> {
         self.send_stranded(now, tx);
         let mut busy = false;
@@ -75,7 +75,8 @@ impl Engine {
         }
     }
 
-    /// Passes the modified line at `place` to its memory node's retry buffer; its state is exclusive from then on.
+    /// Sends the modified line at `place`, which the session keeps in its retry buffer until it is
+    /// acknowledged. The state of the line becomes exclusive.
     pub(super) fn write_back(
         &mut self,
         place: WayIndex,
@@ -164,13 +165,13 @@ impl Engine {
 }
 
 impl Core {
-    /// Keeps a line for its memory node's return. Write-backs of one line fail in the order in which they were made,
-    /// so the last one is kept.
+    /// Keeps a line until its memory node returns. Write-backs of one line fail in the order in which they
+    /// were made, so the last one is kept.
     pub fn keep_failed_write(&mut self, peer: usize, cmem: u64, line: FailedWriteBack) {
         self.stranded.insert((peer, cmem), line);
     }
 
-    /// Last value of a stranded line; `None` if the line is not stranded.
+    /// Returns the value of a stranded line; `None` if the line is not stranded.
     #[inline]
     pub fn find_stranded(&self, peer: usize, cmem: u64) -> Option<Line> {
         if self.stranded.is_empty() {
@@ -179,7 +180,7 @@ impl Core {
         self.stranded.get(&(peer, cmem)).map(|s| s.data)
     }
 
-    /// Keeps the stranded lines of a leg for the leg that has taken its place.
+    /// Moves the stranded lines of a leg to the leg that replaces it.
     #[cold]
     pub fn move_stranded(&mut self, peers: Range<usize>, cmem: u64, bytes: u64, peer: usize, to: u64) {
         let is_of = |(peer, at): &(usize, u64)| peers.contains(peer) && at.wrapping_sub(cmem) < bytes;

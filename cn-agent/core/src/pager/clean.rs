@@ -1,4 +1,4 @@
-//! Write-back of a page: protected, copied, compared with its twin, sent, acknowledged.
+//! Write-back of a page, in steps: protected, copied, compared with its twin, sent, acknowledged.
 
 use super::page_buffers::BufferUse;
 use super::*;
@@ -80,7 +80,7 @@ impl Pager {
                 None => {
                     self.buffers.give(buffer);
                     self.counters.no_slot += 1;
-                    // The page stays resident, and may be written.
+                    // Without a slot the page stays resident, and may be written.
                     return CleanResult::NotThis;
                 }
             },
@@ -240,7 +240,8 @@ impl Pager {
                     begun += 1;
                     (self.write_zeros(view, page, entry, io) == CleanResult::Later).then_some(page)
                 }
-                // The page was discarded while it was being sent: zeros are sent once that has ended.
+                // The page was discarded while it was being sent: zeros are sent once that transfer has
+                // ended.
                 _ if own && entry.is(Flags::ZAPPED) => Some(page),
                 _ => None,
             };
@@ -295,7 +296,7 @@ impl Pager {
         let entry = self.entry(view, page);
         self.buffers.give(buffer);
         self.counters.write_back_failures += u64::from(outcome.is_err());
-        // Without the zeros, the slot's content is not the page's.
+        // If the zeros were not written, the slot has old content, so the page gets no slot.
         let slot = outcome.ok().map(|()| page);
         self.set(view, page, entry.to(PageState::Absent).with_slot(slot).with_buffer(None));
         if entry.is(Flags::WANTED) {

@@ -36,7 +36,8 @@ impl Pager {
             // A twin, or the buffer of a page about to be installed or just evicted, holds the slot's content, even
             // if the page has changed.
             (PageState::Staged | PageState::Dirty | PageState::Cleaning, Some(buffer)) => Some(buffer),
-            // The buffer was filled from the page.
+            // The buffer was filled from the page, so it holds the slot's content if the page has not
+            // changed.
             (PageState::Dropping, Some(buffer)) if self.is_unchanged(other, page, io) => Some(buffer),
             _ => return None,
         };
@@ -51,6 +52,7 @@ impl Pager {
             None => io.memory.snapshot(other, page, self.buffers.page_mut(buffer)),
         };
         match copied {
+            // The page may have changed while it was copied.
             Ok(()) if from.is_none() && !self.is_unchanged(other, page, io) => {}
             Ok(()) => {
                 (self.donor, self.counters.copied) = (other, self.counters.copied + 1);

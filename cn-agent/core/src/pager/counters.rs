@@ -1,8 +1,8 @@
-//! Counters of a pager.
+//! Counters of a pager, for statistics.
 
 use serde::{Deserialize, Serialize};
 
-/// Counts since the pager began.
+/// Counts since the pager was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagerCounters {
     /// Faults on absent pages, including those served without a fetch.
@@ -55,7 +55,6 @@ pub struct PagerCounters {
 }
 
 impl PagerCounters {
-    /// Sums of the counters of `self` and `other`.
     #[must_use]
     pub fn plus(&self, other: &PagerCounters) -> PagerCounters {
         macro_rules! sum {

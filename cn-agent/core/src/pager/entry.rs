@@ -1,8 +1,8 @@
 //! State of one page in 64 bits: its phase, flags, its slot of CMem and its buffer.
 //!
-//! Entries lie in memory that outlives the agent, so that its successor can continue from them. They are therefore
-//! written atomically, before the action that they announce: a page is marked dirty before it is unprotected, and
-//! absent before it is evicted.
+//! Entries lie in memory that outlives the agent, so that a successor can continue from them. Each entry is
+//! therefore written atomically, before the action that it announces: a page is marked dirty before it is
+//! unprotected, and absent before it is evicted.
 //!
 //! ```text
 //!   bit 63     40    39     38        8 7      4 3     0
@@ -11,16 +11,15 @@
 //!      +---------+---------+-----------+--------+-------+
 //! ```
 //!
-//! *Written* records that the page was written to when it was last resident. The bit is kept through all states, and
-//! is only a hint that the page may better be installed writable next time.
+//! *Written* records that the page was written to when it was last resident. The bit is kept through all
+//! states, and only serves as a hint to install the page writable next time.
 
 use super::page_buffers::BufferId;
 
-/// Phase of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PageState {
-    /// The content is in CMem only; a page never written is all zeros and has none there.
+    /// The content is in CMem only. A page that was never written is all zeros, and has no content there.
     Absent = 0,
     /// The content is being fetched from CMem into the page's buffer.
     Fetching = 1,
@@ -64,7 +63,7 @@ impl PageState {
     }
 }
 
-/// Events since the phase began, and membership in queues.
+/// Events since the page's phase began, and membership in queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u8);
 
@@ -80,7 +79,6 @@ impl Flags {
     /// Of a [`RECENT`](Flags::RECENT) page: it was in the proven queue when evicted.
     pub const PROVEN: Flags = Flags::LEAVING;
 
-    /// Whether all of `flags` are set.
     #[inline]
     pub fn contains(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0
@@ -103,48 +101,43 @@ const NO_BUFFER: u64 = (1 << 24) - 1;
 pub const NO_SLOT: u32 = u32::MAX;
 
 impl Entry {
-    /// An absent page with its content in `slot` (or [`NO_SLOT`]).
+    /// Returns the entry of an absent page with its content in `slot`, or in none if `slot` is [`NO_SLOT`].
     #[inline]
     pub const fn absent(slot: u32) -> Entry {
         Entry(NO_BUFFER << BUFFER_AT | (slot as u64 & SLOT) << SLOT_AT)
     }
 
-    /// The page's phase.
-    ///
-    /// An invalid value reads as lost: other processes can write entries.
+    /// Returns the page's phase. An invalid value, which other processes can write, counts as lost.
     #[inline]
     pub fn state(self) -> PageState {
         *PageState::ALL.get((self.0 & STATE) as usize).unwrap_or(&PageState::Lost)
     }
 
-    /// Flags of the present phase.
     #[inline]
     pub fn flags(self) -> Flags {
         Flags((self.0 >> FLAGS_AT) as u8 & 0xF)
     }
 
-    /// Whether all of `flags` are set.
     #[inline]
     pub fn is(self, flags: Flags) -> bool {
         self.flags().contains(flags)
     }
 
-    /// The page's slot, if it has one.
+    /// Returns the slot with the page's content; `None` if the page has only zeros.
     #[inline]
     pub fn slot(self) -> Option<u32> {
         let slot = self.0 >> SLOT_AT & SLOT;
         (slot != SLOT).then_some(slot as u32)
     }
 
-    /// The page's buffer, if it has one.
     #[inline]
     pub fn buffer(self) -> Option<BufferId> {
         let buffer = self.0 >> BUFFER_AT;
         (buffer != NO_BUFFER).then_some(BufferId(buffer as u32))
     }
 
-    /// This entry in another phase. All flags are cleared, except that a page that is not resident keeps
-    /// [`Flags::RECENT`] and, with it, [`Flags::PROVEN`].
+    /// Returns this entry in another phase. All flags are cleared, except that a page that is not resident
+    /// keeps [`Flags::RECENT`] and, with it, [`Flags::PROVEN`].
     #[inline]
     #[must_use]
     pub fn to(self, state: PageState) -> Entry {
@@ -157,28 +150,25 @@ impl Entry {
         Entry(self.0 & !STATE & !(flags & !stays) | state as u64)
     }
 
-    /// This entry without [`Flags::RECENT`] and [`Flags::PROVEN`].
+    /// Returns this entry without [`Flags::RECENT`] and [`Flags::PROVEN`].
     #[inline]
     #[must_use]
     pub fn forgotten(self) -> Entry {
         if self.is(Flags::RECENT) { self.without(Flags::RECENT).without(Flags::PROVEN) } else { self }
     }
 
-    /// This entry with these flags set as well.
     #[inline]
     #[must_use]
     pub fn with(self, flags: Flags) -> Entry {
         Entry(self.0 | u64::from(flags.0) << FLAGS_AT)
     }
 
-    /// This entry with these flags cleared.
     #[inline]
     #[must_use]
     pub fn without(self, flags: Flags) -> Entry {
         Entry(self.0 & !(u64::from(flags.0) << FLAGS_AT))
     }
 
-    /// This entry with another slot.
     #[inline]
     #[must_use]
     pub(crate) fn with_slot(self, slot: Option<u32>) -> Entry {
@@ -192,14 +182,12 @@ impl Entry {
         self.0 & WRITTEN != 0
     }
 
-    /// This entry with its record of a write set or cleared.
     #[inline]
     #[must_use]
     pub(crate) fn with_written(self, written: bool) -> Entry {
         Entry(if written { self.0 | WRITTEN } else { self.0 & !WRITTEN })
     }
 
-    /// This entry with another buffer.
     #[inline]
     #[must_use]
     pub(crate) fn with_buffer(self, buffer: Option<BufferId>) -> Entry {

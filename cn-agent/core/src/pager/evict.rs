@@ -6,15 +6,16 @@ use super::*;
 
 /// Maximum number of evictions begun in one turn.
 pub(super) const STEP: usize = 16;
-/// The same, while several faults wait for room.
+/// Maximum number of evictions begun in one turn while several faults wait for room.
 pub(super) const STEP_FOR_MANY: usize = 64;
-/// The same, while a thread waits for a page in flight: the link is to be polled between two steps. With fewer
-/// evictions per step, a program that faults without a pause overtakes eviction, and then waits for a whole step.
+/// Maximum number of evictions begun in one turn for each page in flight that a thread waits for, because the
+/// link is to be polled between two steps. With fewer evictions per step, a program that faults without a
+/// pause overtakes eviction, and then waits for a whole step.
 const STEP_BESIDE_DEMAND: usize = 2;
 /// Maximum number of queue entries examined in one turn.
 const LOOKS: usize = 128;
-/// Maximum number of pages that one order to a process's helper evicts, if the order need not be sent at once: a part
-/// of the reserve, and at most as many as one message names.
+/// Maximum number of pages that one order to a process's helper evicts, if the order is not urgent: as many
+/// as one message names, and at most the reserve divided by `ORDER_SHARE`.
 const ORDER_MAX: u32 = 64;
 const ORDER_SHARE: u32 = 4;
 
@@ -66,8 +67,8 @@ impl Pager {
         self.full && !self.slots.has_free()
     }
 
-    /// Retries evictions although the region has no slot left: some pages may have become zeros, or equal to another
-    /// process's.
+    /// Retries evictions although the region has no slot left, because some pages may have become zeros, or
+    /// equal to another process's.
     pub fn retry_evictions(&mut self) {
         self.full = false;
         // Each retry examines a few pages.
@@ -102,7 +103,7 @@ impl Pager {
         };
         let most = most.min(self.surplus() as usize);
         let (mut begun, no_slot) = (0, self.counters.no_slot);
-        // A page that may have changed unseen counts as dirty.
+        // If the kernel does not show protection, a clean page may have changed, so it counts as dirty.
         let shows = io.memory.shows_protection();
         let mut dirty = core::mem::take(&mut self.victims);
         for _ in 0..LOOKS {
@@ -120,7 +121,8 @@ impl Pager {
             };
             match state {
                 PageState::Clean | PageState::Dirty if !droppable => self.order.requeue_spared(of, heat),
-                // A reader that has passed pages read ahead for it does not return soon.
+                // A reader that has passed the pages read ahead for it is not expected to return soon, so no
+                // copy is kept.
                 PageState::Clean if candidate.ahead && self.was_given_back(view, page, io) => {}
                 PageState::Clean if candidate.ahead => {
                     self.record_unused(view, page);
@@ -152,7 +154,7 @@ impl Pager {
                     self.order.requeue_spared(of, heat);
                     break;
                 }
-                // The page is being written back without eviction: it goes back into the queue.
+                // The page is being written back without eviction, so it goes back into the queue.
                 PageState::Cleaning if !entry.is(Flags::LEAVING) => self.order.requeue_spared(of, heat),
                 _ => {}
             }
@@ -160,7 +162,8 @@ impl Pager {
         begun += self.evict_dirty(&mut dirty, io);
         dirty.clear();
         self.victims = dirty;
-        // No page could be evicted, and no eviction is in progress.
+        // The region counts as full once all queued pages were examined in vain, because none could get a
+        // slot.
         let some_go = begun > 0 || self.leaving > 0 || self.counters.no_slot == no_slot;
         self.fruitless = if some_go { 0 } else { self.fruitless + LOOKS };
         self.full = !some_go && self.fruitless >= self.order.entries();
@@ -236,7 +239,8 @@ impl Pager {
         }
     }
 
-    /// Evicts a clean page, of which only the removal is left to do. `kept` is a buffer with its content.
+    /// Begins the eviction of a clean page, for which only the removal is left to do. `kept` is a buffer with
+    /// the content.
     pub(super) fn evict_clean(&mut self, view: ViewId, page: u32, entry: Entry, kept: Option<BufferId>) {
         self.leaving += 1;
         self.set(view, page, entry.to(PageState::Dropping).with_buffer(kept));
@@ -244,30 +248,31 @@ impl Pager {
         self.to_drop.push(PageRef { view, page });
     }
 
-    /// Puts a page whose eviction was given up back into the queue, with the heat it had.
+    /// Puts a page whose eviction was cancelled back into the queue. `leaving` is the page's heat, or `None`
+    /// if the page was not being evicted.
     pub(super) fn requeue(&mut self, view: ViewId, page: u32, leaving: Option<Heat>) {
         if let Some(heat) = leaving {
             self.order.requeue_spared(PageRef { view, page }, heat);
         }
     }
 
-    /// Removes the pages that are ready to be removed.
+    /// Removes the pages that are ready to be removed, unless it pays to wait for more of them.
     fn drop_pages(&mut self, io: &mut Io<'_>) {
         if self.to_drop.is_empty() {
             return;
         }
         let (by_order, wanted_back) = (io.memory.drops_by_order(), core::mem::take(&mut self.wanted_back));
         let beside_demand = self.is_beside_demand(io) && !wanted_back;
-        // Where a removal is a message to the process and two turns of its helper, on a CPU that the program most
-        // likely needs, many pages are removed at once. They wait for that as long as there is room without them and
-        // no thread waits for one of them.
+        // If a removal costs a message to the process and two turns of its helper, on a CPU that the program
+        // most likely needs, many pages are removed at once. Pages are held back for that as long as there is
+        // room without them and no thread waits for one of them.
         let few = self.to_drop.len() < self.worth as usize && !core::mem::take(&mut self.overdue);
         let asked = wanted_back || !self.waiting.is_empty() || self.order.to_page_out() > 0;
         self.held_back = by_order && few && self.has_room_ahead() && !asked;
         if self.held_back {
             return;
         }
-        // While a thread waits for a page in flight, one step only.
+        // While a thread waits for a page in flight, a few pages only, so that the link is polled soon.
         let rest = if beside_demand && !by_order {
             self.to_drop.len().saturating_sub(STEP_BESIDE_DEMAND)
         } else {
@@ -317,7 +322,6 @@ impl Pager {
         (self.to_drop, self.ranges) = (pages, ranges);
     }
 
-    /// Handles a page that could not be removed.
     #[cold]
     fn removal_failed(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
         let entry = self.entry(view, page);
@@ -328,7 +332,7 @@ impl Pager {
         self.wake(view, page, io);
     }
 
-    /// Handles the report that ordered removals are done.
+    /// Handles the report that pages have been removed, as ordered.
     pub fn dropped(&mut self, view: ViewId, pages: Range<u32>, io: &mut Io<'_>) {
         let Some(end) = self.view(view).map(|view| view.table.len()) else { return };
         self.held_back = false;

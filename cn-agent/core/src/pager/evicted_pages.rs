@@ -7,7 +7,7 @@ use super::page_buffers::BufferUse;
 use super::*;
 
 impl PageHistory {
-    /// History of a page that is fetched or zero-filled.
+    /// Returns the history of a page that is fetched or zero-filled.
     pub(super) fn of(entry: Entry) -> PageHistory {
         match entry.is(Flags::RECENT) {
             true => PageHistory::Remembered { proven: entry.is(Flags::PROVEN) },
@@ -15,7 +15,7 @@ impl PageHistory {
         }
     }
 
-    /// History of a page that is installed before the first touch.
+    /// Returns the history of a page that is installed before the first touch.
     pub(super) fn ahead(self) -> PageHistory {
         if self == PageHistory::New { PageHistory::Ahead } else { self }
     }
@@ -33,7 +33,7 @@ impl Pager {
         entry: Entry,
         io: &mut Io<'_>,
     ) -> Result<Option<BufferId>, MemoryError> {
-        // Zeros are installed as quickly without a copy.
+        // A page of zeros is installed as quickly without a copy.
         if entry.slot().is_none() {
             return Ok(None);
         }
@@ -54,8 +54,8 @@ impl Pager {
         }
     }
 
-    /// Whether the program has silently discarded a page that counts as resident; if so, the page is zeros from now
-    /// on.
+    /// Whether the program has silently discarded a page that counts as resident; if so, the page reads as
+    /// zeros from now on.
     pub(super) fn was_given_back(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) -> bool {
         let given = !io.memory.is_present(view, page);
         if given {
@@ -64,9 +64,10 @@ impl Pager {
         given
     }
 
-    /// Keeps an evicted page in its buffer.
+    /// Keeps an evicted page in its buffer, for as long as there is room.
     pub(super) fn keep_evicted(&mut self, of: PageRef) {
         if self.kept.len() >= self.kept_entries_max() {
+            // Entries of pages that are not kept any more are removed first, so that the queue stays bounded.
             let views = &self.views;
             self.kept.retain(|of| {
                 let view = views[usize::from(of.view.0)].as_ref();
@@ -99,7 +100,7 @@ impl Pager {
         }
     }
 
-    /// Records that a page is neither resident nor kept, and its history for the next time.
+    /// Records that a page is neither resident nor kept, with its history for the next fault.
     pub(super) fn remember(&mut self, of: PageRef, entry: Entry, proven: bool) {
         let left = entry.forgotten().to(PageState::Absent).with(Flags::RECENT);
         self.set(of.view, of.page, if proven { left.with(Flags::PROVEN) } else { left });

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 /// Maximum number of pages fetched ahead that stay in their buffers: one for each reader, as the marker of its
 /// progress.
 const STAGED_MAX: usize = 256;
-/// Number of faults waiting for room from which on room is given out for several pages at a time.
+/// Minimum number of faults waiting for room for which room is given out for several pages at a time.
 const CONTENDERS: usize = 4;
 /// Maximum number of pages in flight for which memory is prepared. With more pages in flight there is no time for
 /// that: the link already has the next page.
@@ -31,9 +31,7 @@ pub struct Fault {
     pub mapping: MappingId,
     /// Number of the page, from the start of the view.
     pub page: u32,
-    /// State of the page that stopped the thread.
     pub access: Access,
-    /// Whether the access was a write.
     pub write: bool,
 }
 
@@ -183,7 +181,8 @@ impl Pager {
                 io.memory.wake(mapping, page);
                 Ok(())
             }
-            // A fetch could overtake the zeros, and the zeros could overwrite later writes.
+            // The fault waits for the zeros: a fetch could overtake them, and they could overwrite later
+            // writes.
             PageState::Zeroing => {
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
@@ -241,8 +240,9 @@ impl Pager {
         Err(Wait::Event)
     }
 
-    /// Handles a touch of an absent page for which the shared memory has a page all the same. A process that has the
-    /// memory and is no member touched the hole, and the kernel made a page of zeros: its bytes are not the content.
+    /// Handles a touch of an absent page, although the shared memory has a page there. A process that has the
+    /// memory and is no member has touched the hole, and the kernel made a page of zeros, which is not the
+    /// content.
     #[cold]
     fn replace_outsiders_page(
         &mut self,
@@ -254,8 +254,8 @@ impl Pager {
         if !self.has_room(view) {
             return Err(Wait::Turn);
         }
-        // As memory prepared for the page it stays in place and gets the content. Removed, it could be made again
-        // before the content arrives, and again each time, by a process that polls it.
+        // Taken as memory prepared for the page, it stays in place and gets the content. If it were removed,
+        // a process that polls it could have the kernel make it again before the content arrives, each time.
         io.memory.make_ready(view, fault.page);
         if io.memory.is_present(view, fault.page) {
             io.memory.drop_pages(view, core::slice::from_ref(&(fault.page..fault.page + 1)))?;
@@ -335,7 +335,7 @@ impl Pager {
                     self.wake(view, page, io);
                 }
             }
-            // The first mapping with a waiting thread has ended; threads of others may wait.
+            // The first mapping with a waiting thread has ended; threads of other mappings may wait.
             None if wanted => {
                 self.hold(view, page, entry);
                 self.wake(view, page, io);

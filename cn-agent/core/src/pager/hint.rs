@@ -1,5 +1,5 @@
-//! Advice of a program about pages that it will use, or no longer uses. Advice changes when pages are fetched and
-//! evicted, never their content, and is dropped where it does not fit.
+//! Advice of a program about pages that it will use, or no longer uses. Advice changes when pages are fetched
+//! and evicted, never their content, and is ignored where it cannot be followed.
 
 use super::*;
 
@@ -43,7 +43,7 @@ impl Pager {
         self.hints.push_back(Hinted { view, pages, hint });
     }
 
-    /// Continues the oldest hint; returns the amount of work.
+    /// Continues with the oldest hint; returns the amount of work.
     pub(super) fn follow_hints(&mut self, io: &mut Io<'_>) -> usize {
         let Some(Hinted { view, mut pages, hint }) = self.hints.pop_front() else {
             return self.fetch_wanted_soon(io);
@@ -124,6 +124,7 @@ impl Pager {
             let Some(mapping) = self.mappings_of(view).next().filter(|_| write) else {
                 return Brought::Nothing;
             };
+            // An installed page would replace a page that the process has there, or a guard page.
             let group = page / u64::BITS * u64::BITS;
             if io.memory.occupied(view, group) >> (page - group) & 1 == 1 {
                 return Brought::Nothing;

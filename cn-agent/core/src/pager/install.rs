@@ -4,7 +4,7 @@ use super::fault::Wait;
 use super::*;
 
 impl Pager {
-    /// Installs a page that was fetched into its buffer.
+    /// Installs a page whose content is in its buffer already, for a thread that has touched it.
     pub(super) fn install_staged(
         &mut self,
         view: ViewId,
@@ -49,6 +49,8 @@ impl Pager {
         // fault.
         let write = write || self.will_be_written(view, entry);
         let place = entry.with_buffer(None).forgotten();
+        // Filled while the page still counts as being fetched, so that a successor removes a page that is
+        // only partly filled.
         io.memory.fill(view, page, self.buffers.page(buffer));
         self.set(view, page, if write { place.to(PageState::Installing) } else { entry });
         match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
@@ -65,7 +67,7 @@ impl Pager {
                 self.buffers.give(buffer);
             }
             Err(MemoryError::Exists) => {
-                // A page is in place already, installed otherwise; see `install_zeros`.
+                // A page is in place already, not installed from this buffer; see `install_zeros`.
                 self.set(view, page, place.to(PageState::Absent));
                 self.buffers.give(buffer);
                 io.memory.wake(mapping, page);
@@ -102,8 +104,8 @@ impl Pager {
         match installed {
             Ok(()) => self.set(view, page, place.to(if write { PageState::Dirty } else { PageState::Clean })),
             Err(MemoryError::Exists) => {
-                // The page in place is about to be discarded, as announced, or the fault is stale. Taking its bytes
-                // for the page's content would restore discarded data.
+                // The page in place is about to be discarded, as its process has announced, or the fault is
+                // stale. Taking its bytes for the page's content would restore discarded data.
                 self.set(view, page, entry);
                 io.memory.wake(mapping, page);
                 return Ok(());
@@ -113,7 +115,7 @@ impl Pager {
                 return self.refused(error, mapping);
             }
         }
-        // A page that is possibly not written is evicted as soon as one read ahead.
+        // A page that may never be written is evicted as early as one that was read ahead.
         self.add_resident(view, page, if unasked && !write { known.ahead() } else { known }, unasked);
         Ok(())
     }
@@ -154,7 +156,7 @@ impl Pager {
             }
             return self.refused(error, fault.mapping);
         }
-        // Of a page that was written to before, the copy is not what CMem has.
+        // If the page was written to before it was copied, the copy is not the content of CMem, and no twin.
         let twin = twin.filter(|twin| {
             let is_twin = self.is_unchanged(view, page, io);
             if !is_twin {

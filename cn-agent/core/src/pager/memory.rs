@@ -18,22 +18,17 @@ pub struct ViewId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MappingId(pub u16);
 
-/// Reason why the kernel refuses an operation on pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// The mapping is changing: read its events first.
     #[error("the mapping is changing; its events have to be read first")]
     Again,
-    /// The page is there already.
     #[error("the page is there already")]
     Exists,
-    /// The page is not there.
     #[error("the page is not there")]
     Absent,
-    /// The process has ended, or the mapping.
     #[error("the process has ended, or has unmapped the memory")]
     Gone,
-    /// Anything else.
+    /// Any other error, by its `errno`.
     #[error("the kernel refused: error {0}")]
     Os(i32),
 }
@@ -48,9 +43,9 @@ pub struct PageRecords {
 }
 
 impl PageRecords {
-    /// All pages are resident and protected.
+    /// Records of pages that are all resident and protected.
     pub const KEPT: PageRecords = PageRecords { present: u64::MAX, protected: u64::MAX };
-    /// All pages are resident and may have changed.
+    /// Records of pages that are all resident and may have changed.
     pub const UNKNOWN: PageRecords = PageRecords { present: u64::MAX, protected: 0 };
 }
 

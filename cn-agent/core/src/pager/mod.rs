@@ -83,7 +83,7 @@ use unchanged::RecentRecords;
 pub const VIEWS_MAX: usize = 1024;
 /// Maximum number of mappings of a region at a time.
 pub const MAPPINGS_MAX: usize = 4096;
-/// Page buffers in addition to those for twins: for transfers and kept pages.
+/// Number of page buffers in addition to those for twins, for transfers and kept pages.
 const BUFFERS_IN_FLIGHT: u32 = 256;
 /// Lowest permitted limit of resident pages.
 pub const LIMIT_MIN: u32 = 16;
@@ -101,19 +101,15 @@ pub struct PagerOptions {
     pub evict: bool,
 }
 
-/// The limit of views or mappings is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{limit} processes use the region's memory already, as many as can at a time")]
 pub struct PagerFull {
-    /// Maximum number of views or mappings.
     pub limit: usize,
 }
 
 /// The two interfaces through which the pager acts.
 pub struct Io<'a> {
-    /// Pages in the kernel.
     pub memory: &'a mut dyn Memory,
-    /// Pages at memory nodes.
     pub store: &'a mut dyn Store,
 }
 
@@ -121,8 +117,8 @@ pub struct Io<'a> {
 struct View {
     table: PageTable,
     mappings: Vec<MappingId>,
-    /// Whether pages of the view can be removed now. The limit does not bound the pages of a view whose pages cannot
-    /// be: there would be no way to make room.
+    /// Whether pages of the view can be removed now. If not, the limit does not bound them, because there
+    /// would be no way to make room.
     droppable: bool,
     /// Number of the view's pages that take up memory.
     resident: u32,
@@ -159,7 +155,7 @@ pub struct Pager {
     wanted_back: bool,
     /// Minimum number of pages removed at a time: more than one where each order to remove pages is costly.
     worth: u32,
-    /// Whether pages ready to be removed wait for more pages, which a pending operation will add.
+    /// Whether pages ready to be removed are held back until there are enough of them for a larger order.
     held_back: bool,
     /// Whether the pages held back have waited long enough.
     overdue: bool,
@@ -175,7 +171,7 @@ pub struct Pager {
     kept: VecDeque<PageRef>,
     /// Advice of programs that is still to be applied.
     hints: VecDeque<Hinted>,
-    /// Pages that will be read soon, as their last compute node saw it.
+    /// Pages that will be read soon, as recorded by the compute node that had the region before.
     wanted_soon: VecDeque<PageRef>,
     /// Room for the contents of neighbours that are installed in one step.
     landing: Box<[Page]>,
@@ -185,13 +181,14 @@ pub struct Pager {
     full: bool,
     /// Number of pages examined since the last one that could be evicted.
     fruitless: usize,
-    /// Whether slots may be assigned, which requires that all views of a predecessor are known.
+    /// Whether slots may be assigned. During a takeover they may not before all views of the predecessor are
+    /// known.
     complete: bool,
     counters: PagerCounters,
 }
 
 impl Pager {
-    /// A pager without views.
+    /// Returns a pager without views. A limit below [`LIMIT_MIN`] is raised to it.
     pub fn new(options: PagerOptions, slots: Slots) -> Pager {
         let limit = options.limit.max(LIMIT_MIN);
         Pager {
@@ -236,13 +233,12 @@ impl Pager {
         self.kept.reserve(self.kept_entries_max() + 1);
     }
 
-    /// Parameters with which the pager was made, and the present limit.
+    /// Parameters with which the pager was created, and the present limit.
     #[inline]
     pub fn options(&self) -> &PagerOptions {
         &self.options
     }
 
-    /// Counts since the pager began.
     #[inline]
     pub fn counters(&self) -> PagerCounters {
         self.counters
@@ -284,7 +280,7 @@ impl Pager {
     /// Adds a view. Its table is empty, or a predecessor's; then [`take_over`](Self::take_over) must follow.
     ///
     /// # Errors
-    /// [`PagerFull`].
+    /// [`PagerFull`] if there are [`VIEWS_MAX`] views.
     pub fn add_view(&mut self, table: PageTable, droppable: bool) -> Result<ViewId, PagerFull> {
         let view = View {
             table,
@@ -310,7 +306,7 @@ impl Pager {
     /// Adds a mapping of a view.
     ///
     /// # Errors
-    /// [`PagerFull`].
+    /// [`PagerFull`] if there are [`MAPPINGS_MAX`] mappings.
     ///
     /// # Panics
     /// If there is no such view.
@@ -329,13 +325,13 @@ impl Pager {
         Ok(mapping)
     }
 
-    /// The view of a mapping, if the mapping exists.
     #[inline]
     pub fn view_of(&self, mapping: MappingId) -> Option<ViewId> {
         self.mappings.get(usize::from(mapping.0)).copied().flatten()
     }
 
-    /// Sets whether the pages of a view can be removed.
+    /// Sets whether the pages of a view can be removed. If not, the limit does not bound them, and they have
+    /// no twins.
     pub fn set_droppable(&mut self, view: ViewId, droppable: bool) {
         let Some(of) = self.view_mut(view) else { return };
         let (before, resident) = (core::mem::replace(&mut of.droppable, droppable), of.resident);
@@ -349,8 +345,8 @@ impl Pager {
         }
     }
 
-    /// Frees the twins of a view: page buffers are for pages that the limit bounds. Without a twin a page is sent
-    /// whole.
+    /// Frees the twins of a view, because page buffers are only provided for pages that the limit bounds.
+    /// Without a twin, a page is sent whole.
     fn give_twins(&mut self, view: ViewId) {
         for page in 0..self.view(view).map_or(0, |view| view.table.len()) {
             let entry = self.entry(view, page);
@@ -361,7 +357,6 @@ impl Pager {
         }
     }
 
-    /// Whether the pages of a view can be removed.
     fn is_droppable(&self, view: ViewId) -> bool {
         self.view(view).is_some_and(|view| view.droppable)
     }
@@ -395,7 +390,7 @@ impl Pager {
             view.mappings.retain(|other| *other != mapping);
         }
         self.waiting.retain(|fault| fault.mapping != mapping);
-        // The number of the mapping may be reused soon.
+        // Removed from the list, because the number of the mapping may be reused soon.
         self.ended.retain(|other| *other != mapping);
         for purpose in self.buffers.uses_mut() {
             match purpose {
@@ -505,7 +500,7 @@ impl Pager {
         self.views.get_mut(usize::from(view.0)).and_then(Option::as_mut)
     }
 
-    /// Entry of a page of an existing view.
+    /// Returns the entry of a page, which must be in the view's table.
     #[inline]
     fn entry(&self, view: ViewId, page: u32) -> Entry {
         self.views[usize::from(view.0)].as_ref().map_or(Entry::absent(NO_SLOT), |view| view.table.get(page))
@@ -535,8 +530,8 @@ impl Pager {
         all.into_iter().take(count).chain(rest.into_iter().flatten())
     }
 
-    /// Whether a [reported](Self::fault) fault at this page is still to be served: a later [`Memory::wake`], or the
-    /// installation of the page, will end it. For threads that the kernel does not wake.
+    /// Whether a [reported](Self::fault) fault at this page is still to be served: a later [`Memory::wake`],
+    /// or the installation of the page, will end it. Needed for threads that the kernel does not wake.
     #[inline]
     pub fn has_pending_fault(&self, mapping: MappingId, page: u32) -> bool {
         let Some(entry) = self.view_of(mapping).and_then(|view| self.entry_of(view, page)) else {
@@ -555,7 +550,7 @@ impl Pager {
         self.mappings_of(view).for_each(|mapping| io.memory.wake(mapping, page));
     }
 
-    /// Records that a page has become resident.
+    /// Records that a page has become resident because a thread has touched it.
     fn record_resident(&mut self, view: ViewId, page: u32, known: PageHistory) {
         self.add_resident(view, page, known, false);
     }
@@ -590,7 +585,7 @@ impl Pager {
         self.counters.prefetch_wasted += u64::from(wasted);
     }
 
-    /// Records that a mapping has ended.
+    /// Notes a mapping that was found to have ended, for [`take_ended`](Self::take_ended).
     #[cold]
     fn mapping_ended(&mut self, mapping: MappingId) {
         if !self.ended.contains(&mapping) {

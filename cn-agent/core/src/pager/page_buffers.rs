@@ -17,16 +17,13 @@ pub struct BufferId(pub u32);
 /// Maximum number of page buffers, which take 64 GiB.
 pub const FRAMES_MAX: u32 = (1 << 24) - 1;
 
-/// Purpose that a buffer was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferUse {
-    /// The buffer is not in use.
     Free,
-    /// The buffer is for a page being fetched, or holds it since.
+    /// The buffer is for a page being fetched, or holds the page after the fetch.
     Fetch {
         /// View of the page; `None` once the view has ended.
         view: Option<ViewId>,
-        /// Number of the page in its view.
         page: u32,
         /// Mapping of the fault that the page is fetched for, if any.
         mapping: Option<MappingId>,
@@ -37,7 +34,6 @@ pub enum BufferUse {
     Write {
         /// View of the page; `None` once the view has ended.
         view: Option<ViewId>,
-        /// Number of the page in its view.
         page: u32,
         /// Slot to which the copy is being written.
         slot: u32,
@@ -49,7 +45,6 @@ pub enum BufferUse {
     /// The buffer holds an evicted page equal to CMem, or one about to be evicted, in case that it is used again
     /// soon.
     Kept {
-        /// Number of the page in its view.
         page: u32,
         /// Heat of the page when evicted.
         heat: Heat,
@@ -58,7 +53,7 @@ pub enum BufferUse {
     Twin,
 }
 
-/// Page buffers allocated at a time.
+/// Number of page buffers allocated at a time.
 const CHUNK: usize = 256;
 
 /// Page buffers of a space, with the purpose of each.
@@ -68,13 +63,13 @@ pub struct PageBuffers {
     uses: Vec<BufferUse>,
     free: Vec<BufferId>,
     limit: u32,
-    /// Numbers of [`BufferUse::Kept`] and [`BufferUse::Write`].
+    /// Number of buffers that keep evicted pages ([`BufferUse::Kept`]).
     kept: usize,
     writing: usize,
 }
 
 impl PageBuffers {
-    /// A set of up to `limit` buffers; none is allocated yet.
+    /// Returns a set of up to `limit` buffers; none is allocated yet.
     pub fn new(limit: u32) -> PageBuffers {
         PageBuffers {
             chunks: Vec::new(),
@@ -96,6 +91,7 @@ impl PageBuffers {
         while self.uses.len() < self.limit as usize {
             self.grow();
         }
+        // Every page is touched, so that the kernel provides its memory now.
         self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()).for_each(|page| page[0] = 0);
     }
 
@@ -148,13 +144,11 @@ impl PageBuffers {
         self.free.push(buffer);
     }
 
-    /// Purpose of a buffer.
     #[inline]
     pub fn purpose(&self, buffer: BufferId) -> BufferUse {
         self.uses[buffer.0 as usize]
     }
 
-    /// Changes the purpose of a buffer.
     #[inline]
     pub(crate) fn set_purpose(&mut self, buffer: BufferId, purpose: BufferUse) {
         let is_kept = |purpose: &BufferUse| usize::from(matches!(purpose, BufferUse::Kept { .. }));
@@ -187,13 +181,11 @@ impl PageBuffers {
         &self.chunks[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK]
     }
 
-    /// Copies one buffer's content to another's.
     pub fn copy(&mut self, from: BufferId, to: BufferId) {
         let page = *self.page(from);
         *self.page_mut(to) = page;
     }
 
-    /// Content of a buffer, to be filled.
     #[inline]
     pub(crate) fn page_mut(&mut self, buffer: BufferId) -> &mut Page {
         &mut self.chunks[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK]

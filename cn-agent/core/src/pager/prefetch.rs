@@ -1,35 +1,32 @@
 //! Prediction of the next faults: pages ahead of a reader that goes through memory in constant strides.
 //!
-//! A view remembers a few recent demand faults. When three of them are one stride apart, the pages ahead are fetched;
-//! the number of pages grows each time the prediction proves right. The first page of each window is its *marker*: it
-//! is fetched but not installed, so that its first use is a fault. That fault is served without waiting, shows the
-//! reader's progress and triggers the next window. Pages of a window count as hits once its marker, or a page behind
-//! the marker, was touched.
+//! For each view, a few recent demand faults are recorded. When three of them are one stride apart, the pages
+//! ahead are fetched; the number of pages grows each time the prediction proves right. The first page of each
+//! window is its *marker*: it is fetched but not installed, so that its first use is a fault. That fault is
+//! served without waiting, shows the reader's progress and triggers the next window. Pages of a window count
+//! as hits once its marker, or a page behind the marker, was touched.
 //!
 //! A reader without a stride triggers nothing and costs a few comparisons per fault.
 
 /// Maximum number of readers tracked at once.
 const STREAMS: usize = 8;
-/// Longest stride, in pages.
+/// Maximum stride, in pages.
 const STEP_MAX: i64 = 16;
 /// Number of pages of a reader's first window.
 const WINDOW_MIN: u32 = 4;
 /// Maximum number of pages of a window: 256 KiB.
 const WINDOW_MAX: u32 = 64;
 
-/// Pages to fetch: `first`, `first + step`, … `count` of them; the first is the marker.
+/// Pages to fetch: `first`, `first + step`, and so on, `count` of them; the first is the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The first page, the marker.
     pub first: i64,
-    /// Distance from one page to the next.
     pub step: i64,
-    /// Number of pages of the window.
     pub count: u32,
 }
 
 impl Window {
-    /// Those pages of the window that lie in a view of `pages` pages.
+    /// Returns those pages of the window that lie in a view of `pages` pages.
     pub fn pages(self, pages: u32) -> impl Iterator<Item = u32> {
         (0..i64::from(self.count))
             .filter_map(move |i| u32::try_from(self.first + i * self.step).ok().filter(|page| *page < pages))
@@ -40,7 +37,7 @@ impl Window {
 struct AccessStream {
     last: i64,
     step: i64,
-    /// Consecutive faults that were one stride apart.
+    /// Number of consecutive faults that were one stride apart.
     steps: u32,
     /// The last window that was read ahead; empty if none was.
     window: Window,
@@ -63,14 +60,14 @@ struct AccessStream {
 enum StreamMatch {
     /// The fault is on the last page again.
     Same,
-    /// The fault is between the last page and the window, or one stride on.
+    /// The fault is between the reader's last page and the window, or one stride behind the last page.
     Next,
     /// The fault is in the reader's window, so the prediction proved right.
     Proved,
 }
 
 impl AccessStream {
-    /// Relation of `page` to this reader, if it can be the reader's next page.
+    /// Returns the relation of `page` to this reader; `None` if `page` cannot be the reader's next page.
     #[inline]
     fn follow(&mut self, page: i64) -> Option<StreamMatch> {
         let ahead = page - self.last;
@@ -205,7 +202,8 @@ impl Prefetch {
         }
     }
 
-    /// Largest window of the reader at `page` that reads forward page after page; `None` if there is no such reader.
+    /// Maximum window of the reader at `page` that reads forward page after page; `None` if there is no such
+    /// reader.
     #[cfg(test)]
     pub fn reader_window(&self, page: u32) -> Option<u32> {
         let readers = self.streams.iter().flatten().filter(|s| s.step == 1 && s.last <= i64::from(page));
@@ -229,7 +227,8 @@ mod tests {
 
     use super::*;
 
-    /// Reads pages in order; a page is a fault unless it was read ahead and is not a marker.
+    /// Reads pages in order; a page is a fault unless it was read ahead and is not a marker. Returns the
+    /// numbers of faults and of pages read ahead, and the sums of the outcomes.
     fn read(pages: impl Iterator<Item = u32>) -> (u32, u32, PrefetchOutcome) {
         let (mut prefetch, mut here) = (Prefetch::default(), HashSet::new());
         let (mut faults, mut ahead, mut proved) = (0, 0, PrefetchOutcome::default());
@@ -280,8 +279,8 @@ mod tests {
         assert!(ahead < 200, "{ahead}");
     }
 
-    /// Sizes of the windows of a reader from page 0 on; `leave` selects windows of which pages are evicted before
-    /// they are read.
+    /// Returns the sizes of the windows of a reader from page 0 on. `leave` selects windows of which pages
+    /// are evicted before they are read.
     fn windows(count: usize, leave: impl Fn(usize) -> bool) -> Vec<u32> {
         let (mut prefetch, mut page, mut windows) = (Prefetch::default(), 0, Vec::new());
         while windows.len() < count {
@@ -309,7 +308,8 @@ mod tests {
         assert_eq!((back[8], back[59]), (4, 64), "{back:?}");
     }
 
-    /// A reader whose windows find room for one page or none gets a window of full size as soon as there is room.
+    /// Tests that a reader whose windows find room for one page or none gets a window of full size as soon as
+    /// there is room.
     #[test]
     fn lack_of_room_does_not_reset_a_reader() {
         let (mut prefetch, mut windows) = (Prefetch::default(), Vec::new());

@@ -1,24 +1,24 @@
-//! Pages fetched before the first touch: pages ahead of a reader, in the stride that the prefetcher detects, and
-//! zeros next to zeros.
+//! Pages installed before the first touch: pages ahead of a reader, in the stride that the prefetcher
+//! detects, and zeros ahead of a program that uses pages for the first time.
 
 use super::page_buffers::BufferUse;
 use super::*;
 
-/// Transfers and buffers left free for faults while pages are read ahead or evicted.
+/// Number of transfers and buffers left free for faults while pages are read ahead or evicted.
 pub(super) const ROOM_FOR_DEMAND: usize = 16;
 /// Maximum number of neighbouring pages installed in one step.
 pub(super) const RUN: usize = 16;
 /// The fraction of the reserve left to faults while pages are read ahead: one part in this many.
 const RESERVE_FOR_DEMAND: u32 = 4;
-/// Maximum share of the resident limit evicted for one window, as one part in this many. Before a fault's request has
-/// been sent, this is the maximum number of pages.
+/// Maximum share of the resident limit evicted for one window, as one part in this many. Before a fault's
+/// request has been sent, at most `ROOM_BESIDE_DEMAND` pages are evicted.
 const ROOM_SHARE: u32 = 8;
 const ROOM_BESIDE_DEMAND: u32 = 4;
-/// Number of processes with pages from which on they count as many.
+/// Number of processes with resident pages from which on they count as many.
 const SHARERS: usize = 5;
 
 impl Pager {
-    /// Whether one more page may be resident for which no thread waits.
+    /// Whether one more page for which no thread waits may be resident.
     pub(super) fn has_room_ahead(&self) -> bool {
         let spared = if self.is_contended() { 0 } else { self.reserve_pages() / RESERVE_FOR_DEMAND };
         !self.options.evict || self.claimed() + spared < self.options.limit
@@ -45,8 +45,8 @@ impl Pager {
         self.claimed() + 2 * self.reserve_pages() >= self.options.limit && of.take(SHARERS).count() == SHARERS
     }
 
-    /// Maximum number of pages read ahead for one reader: when many share the room, each gets room for two windows,
-    /// the one being read and the next.
+    /// Maximum number of pages read ahead for one reader. If many processes share the room, each reader gets
+    /// room for two windows, the one being read and the next.
     fn window_max(&self) -> u32 {
         if !self.is_shared_by_many() {
             return u32::MAX;
@@ -55,8 +55,8 @@ impl Pager {
         ((self.options.limit - self.reserve_pages()) / (2 * readers)).max(1)
     }
 
-    /// Evicts pages that a reader has passed: before pages that other readers have not reached, and neighbours by one
-    /// order.
+    /// Marks pages that a reader has passed to be evicted next: before pages that other readers have not
+    /// reached, and neighbours by one order.
     fn evict_passed(&mut self, view: ViewId, passed: prefetch::Window) {
         for page in passed.pages(self.options.pages) {
             if matches!(self.entry(view, page).state(), PageState::Clean | PageState::Dirty) {
@@ -83,6 +83,7 @@ impl Pager {
                 covered = index as u32;
                 break;
             }
+            // In a fetch without a mapping, `write` marks the marker of the window; see `arrived_ahead`.
             let purpose = BufferUse::Fetch { view: Some(view), page, mapping: None, write: index == 0 };
             if let Some(buffer) = self.copy(view, page, slot, io) {
                 begun += 1;
@@ -106,9 +107,8 @@ impl Pager {
         }
     }
 
-    /// Evicts up to `pages` pages that were read ahead and need no write-back, as room for others; those that their
-    /// reader has passed, if the reader leaves no time for other evictions. Pages on which a thread has faulted are
-    /// not evicted.
+    /// Makes room for `pages` pages by evicting pages that were read ahead and need no write-back, the oldest
+    /// first, which their reader has usually passed. Pages on which a thread has faulted are not evicted.
     fn make_room_ahead(&mut self, pages: u32, waits: bool, io: &mut Io<'_>) {
         let most = if waits { ROOM_BESIDE_DEMAND } else { self.options.limit / ROOM_SHARE };
         let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
@@ -173,7 +173,7 @@ impl Pager {
                     left = &left[done..];
                 }
                 Err(MemoryError::Exists) => {
-                    // A page is in place already, installed otherwise; see `install_zeros`.
+                    // A page is in place already, not installed from this buffer; see `install_zeros`.
                     let entry = self.entry(view, page);
                     entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
                     self.set(view, page, entry.to(PageState::Absent).with_buffer(None));
@@ -194,8 +194,8 @@ impl Pager {
         steps
     }
 
-    /// Copies the first neighbours of `arrived` for which there is room to the buffer of the step; returns their
-    /// number.
+    /// Copies the first neighbours of `arrived` to `landing`, as far as there is room and they are installed
+    /// alike. Returns their number.
     fn gather(&mut self, arrived: &[PageRef]) -> usize {
         let mut run = 0;
         let room = (self.options.limit as usize).saturating_sub(self.bounded() as usize).min(RUN);
@@ -244,7 +244,7 @@ impl Pager {
         self.add_resident(view, page, known.ahead(), true);
     }
 
-    /// Keeps a page fetched ahead that cannot be installed in its buffer.
+    /// Keeps a page that was fetched ahead and cannot be installed in its buffer.
     fn keep(&mut self, view: ViewId, page: u32) {
         let entry = self.entry(view, page);
         if entry.state() == PageState::Staged {

@@ -31,8 +31,9 @@ use alloc::collections::VecDeque;
 
 use super::memory::ViewId;
 
-/// Maximum share of the young queue in resident pages, as one part in this many. At least, it is one reader's largest
-/// window, if that is less than one part in [`YOUNG_SHARE_MAX`]. With a larger share, scans drive out used pages.
+/// Maximum share of the young queue in resident pages, as one part in this many. However small the limit of
+/// resident pages, the maximum is at least `YOUNG_MIN` pages or one part in [`YOUNG_SHARE_MAX`], whichever is
+/// less. With a larger share, scans drive out used pages.
 const YOUNG_SHARE: u32 = 8;
 const YOUNG_MIN: u32 = 128;
 const YOUNG_SHARE_MAX: u32 = 4;
@@ -40,15 +41,13 @@ const YOUNG_SHARE_MAX: u32 = 4;
 const YOUNG_STEP: u32 = 4;
 /// Number of queue entries beyond twice the limit at which stale entries are removed.
 const ENTRIES_SPARE: usize = 32;
-/// Highest heat.
+/// Maximum heat, at which eviction passes over a page seven times.
 const HEAT_MAX: u8 = 3;
 
 /// A page, by its view and its number in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageRef {
-    /// View that the page belongs to.
     pub view: ViewId,
-    /// Number of the page, from the start of the view.
     pub page: u32,
 }
 
@@ -108,9 +107,8 @@ pub struct Candidate {
 /// Effect of an eviction on the set of remembered pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForgottenPage {
-    /// No page is forgotten.
     Nothing,
-    /// This page is forgotten, for the limit of remembered pages.
+    /// This page is forgotten, because the limit of remembered pages is reached.
     Page(PageRef),
 }
 
@@ -131,7 +129,7 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Queues for up to `limit` resident pages.
+    /// Returns empty queues for up to `limit` resident pages.
     pub fn new(limit: u32) -> Replacement {
         Replacement { limit, share: limit / YOUNG_SHARE, ..Replacement::default() }.within_bounds()
     }
@@ -188,8 +186,8 @@ impl Replacement {
         if is_young { &mut self.young } else { &mut self.proven }.push_back(candidate);
     }
 
-    /// Applies a program's advice that a page is not needed soon, or, with `out`, not for long. Beyond a limit the
-    /// oldest advice is dropped.
+    /// Applies a program's advice that a page is not needed soon, or, with `out`, not for long. Advice beyond
+    /// the limit is ignored.
     pub fn advise_cold(&mut self, page: PageRef, out: bool) {
         let queue = if out { &mut self.out } else { &mut self.cold };
         if queue.len() < self.limit as usize {
@@ -203,8 +201,9 @@ impl Replacement {
         self.out.len() as u32
     }
 
-    /// The next page to evict. The caller checks whether the page is still resident, and calls again if not. `None`
-    /// if there is none, or if many calls in a row passed over frequently used pages.
+    /// Removes the next page to evict from its queue and returns it. The caller checks whether the page is
+    /// still resident, and calls again if not. Returns `None` if there is none, or if many frequently used
+    /// pages were passed over.
     #[inline]
     pub fn next(&mut self) -> Option<Candidate> {
         if let Some(page) = self.out.pop_front().or_else(|| self.cold.pop_front()) {
@@ -225,13 +224,14 @@ impl Replacement {
         None
     }
 
-    /// The next page to evict, if it was read ahead and not faulted on: read-ahead takes no other page's room.
+    /// As [`next`](Self::next), but only if the page was read ahead and not faulted on: read-ahead evicts no
+    /// other page.
     #[inline]
     pub fn next_ahead(&mut self) -> Option<Candidate> {
         if self.young.front()?.ahead { self.young.pop_front() } else { None }
     }
 
-    /// Puts a page that cannot be evicted now back into its queue.
+    /// Puts a page that cannot be evicted now at the end of the proven queue.
     #[inline]
     pub fn requeue_spared(&mut self, page: PageRef, heat: Heat) {
         self.proven.push_back(Candidate { page, heat, ahead: false, unasked: false, lives: 0 });
@@ -252,7 +252,8 @@ impl Replacement {
         self.young.len() + self.proven.len() + self.out.len() + self.cold.len()
     }
 
-    /// Pages in the queues, those first that are evicted last. Some may have left, or have several entries.
+    /// Returns the pages in the queues, the last to be evicted first. Some may not be resident any more, or
+    /// may come several times.
     pub fn hottest_first(&self) -> impl Iterator<Item = PageRef> + '_ {
         self.proven.iter().rev().chain(self.young.iter().rev()).map(|candidate| candidate.page)
     }
@@ -305,7 +306,8 @@ mod tests {
         misses: u32,
     }
 
-    /// Drives the queues as the pager does, with the pager's number of pages.
+    /// Drives the queues as the pager does, with as many pages as the pager would have, and counts the
+    /// outcomes.
     fn run(accesses: impl Iterator<Item = u32>) -> Counts {
         let mut queue = Replacement::new(LIMIT);
         let (mut here, mut recent, mut counts) = (HashSet::new(), HashMap::new(), Counts::default());
@@ -381,7 +383,8 @@ mod tests {
         misses
     }
 
-    /// Zipf's law over twice the local memory, compared with FIFO order, which ignores hot pages.
+    /// Tests accesses by Zipf's law to twice the local memory, compared with FIFO order, which ignores hot
+    /// pages.
     #[test]
     fn what_is_hot_stays() {
         for seed in 1..4 {
@@ -401,8 +404,9 @@ mod tests {
         assert!(counts.misses < in_order * 9 / 10, "{counts:?}, in order {in_order}");
     }
 
-    /// The accesses of a compressor: random ones to tables that nearly all fit, and a scan of data that is read and
-    /// written once. With a fixed share of young pages each hot page that returns would drive out the next.
+    /// Tests the accesses of a compressor: random ones to tables that nearly all fit, and a scan of data that
+    /// is read and written once. With a fixed share of young pages, each hot page that returns would drive
+    /// out the next.
     #[test]
     fn hot_pages_that_just_fit_beside_a_scan_stay() {
         let hot = LIMIT * 7 / 8;
@@ -441,8 +445,8 @@ mod tests {
         assert_eq!(counts.hits + counts.second_chances + counts.misses, counts.accesses);
     }
 
-    /// After forks more pages have entries than may be resident: an added page does not cause all of them to be
-    /// examined.
+    /// Tests that an added page does not cause all entries to be examined, although after forks more pages
+    /// have entries than may be resident.
     #[test]
     fn stale_entries_are_looked_for_seldom() {
         let (mut order, mut looks) = (Replacement::new(100), 0_u32);

@@ -6,7 +6,6 @@
 
 use alloc::vec::Vec;
 
-/// Allocation of a region's slots.
 #[derive(Debug)]
 pub struct Slots {
     kind: SlotKind,
@@ -23,7 +22,6 @@ enum SlotKind {
     Pool { references: Vec<u16>, free: Vec<u32>, next: u32 },
 }
 
-/// A slot for a page's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// Number of the slot: the page of the region, from the region's start.
@@ -32,7 +30,6 @@ pub struct Slot {
     pub zeroed: bool,
 }
 
-/// Maximum number of references to a slot.
 pub(crate) const REFERENCES_MAX: u16 = u16::MAX;
 
 impl Slots {
@@ -64,7 +61,6 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for `page`, if one is left.
     #[inline]
     pub fn take(&mut self, page: u32) -> Option<Slot> {
         match &mut self.kind {
@@ -85,7 +81,6 @@ impl Slots {
         }
     }
 
-    /// Whether another page can take a slot.
     pub(crate) fn has_free(&self) -> bool {
         match &self.kind {
             SlotKind::Own => true,
@@ -93,14 +88,13 @@ impl Slots {
         }
     }
 
-    /// Sets the size of a pool to `count` after growth.
+    /// Sets the size of a pool to `count` after growth. A pool never shrinks.
     pub fn grow(&mut self, count: u32) {
         if let SlotKind::Pool { .. } = self.kind {
             self.count = self.count.max(count);
         }
     }
 
-    /// Whether a slot has several references.
     #[inline]
     pub fn is_shared(&self, slot: u32) -> bool {
         match &self.kind {
@@ -155,7 +149,8 @@ impl Slots {
                 free.clear();
                 let count = &mut references[slot as usize];
                 let more = count.checked_add(1);
-                // A reference that is not counted would remain when the slot is free.
+                // Not counted beyond the maximum, so refused: an uncounted reference would remain when the
+                // slot is free.
                 *count = more.unwrap_or(*count);
                 more.is_some()
             }

@@ -33,13 +33,11 @@ impl PageTable {
         PageTable::new((0..pages).map(|_| AtomicU64::new(empty)).collect::<Vec<_>>())
     }
 
-    /// Number of pages in the table.
     #[inline]
     pub fn len(&self) -> u32 {
         self.0.len() as u32
     }
 
-    /// Whether the table has no pages.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -51,7 +49,7 @@ impl PageTable {
         Entry(self.0[page as usize].load(Ordering::Relaxed))
     }
 
-    /// Changes the entry of a page, before any action that relies on it.
+    /// Sets the entry of a page. To be called before any action that the entry announces.
     #[inline]
     pub fn set(&self, page: u32, entry: Entry) {
         self.0[page as usize].store(entry.0, Ordering::Release);

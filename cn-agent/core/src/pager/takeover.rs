@@ -20,14 +20,14 @@ impl Pager {
         }
     }
 
-    /// Settles a view that was added with the predecessor's table.
+    /// Settles the states of all pages of a view that was added with the predecessor's table.
     pub fn take_over(&mut self, view: ViewId, memory: &mut dyn Memory) {
         let unsettled = self.take_over_known(view);
         self.settle(view, &unsettled, memory);
     }
 
-    /// As [`take_over`](Self::take_over), without the pages of which only the memory tells whether they are there;
-    /// returns them. [`settle`](Self::settle) must follow before any fault of the view, and before the view's end.
+    /// As [`take_over`](Self::take_over), except for pages whose state only the memory shows; returns these
+    /// pages. [`settle`](Self::settle) must follow before any fault of the view, and before the view's end.
     pub fn take_over_known(&mut self, view: ViewId) -> Vec<u32> {
         let mut unsettled = Vec::new();
         let Some(pages) = self.view(view).map(|view| view.table.len()) else { return unsettled };

@@ -142,7 +142,7 @@ struct Nodes {
     writes: VecDeque<(u32, BufferId)>,
     written: BTreeMap<u32, Page>,
     hurried: Vec<BufferId>,
-    /// Number of faults on other pages that wait.
+    /// Number of faults on other pages that wait, as set by the test.
     demands: usize,
 }
 
@@ -168,7 +168,7 @@ impl Store for Nodes {
     }
 }
 
-/// A pager over a region whose pages are filled with their numbers.
+/// A pager over a region in which each page is filled with its number.
 struct Rig {
     pager: Pager,
     kernel: Kernel,
@@ -323,7 +323,7 @@ fn who_reads_what_was_written_before_may_write_at_once() {
     leave(&mut rig);
     assert_eq!(rig.nodes.written.keys().copied().collect::<Vec<_>>(), [3], "what has changed is sent");
     assert_eq!(rig.nodes.written[&3], changed);
-    // A page that was not written when resident again is installed like any other from then on.
+    // A page that was not written during its last residence is installed like any other.
     rig.touch(3..5, false);
     assert_eq!((rig.state(3), rig.state(4)), (PageState::Dirty, PageState::Clean));
     assert_eq!(kept, content(4));
@@ -476,7 +476,8 @@ fn what_is_read_ahead_takes_the_place_of_what_has_been_read() {
     assert_eq!(rig.pager.counters().waits_for_room, 0);
 }
 
-/// After a program has silently discarded pages they are zeros, even if they were evicted to make room.
+/// Tests that pages which a program has silently discarded read as zeros, even if they were evicted to make
+/// room.
 #[test]
 fn what_was_given_back_does_not_come_back_after_it_has_made_room() {
     let (pages, limit) = (4096, 512);

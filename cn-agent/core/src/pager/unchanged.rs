@@ -1,10 +1,11 @@
-//! Whether a page still equals CMem, as the kernel shows it.
+//! Checks by the kernel's records that a page still equals CMem.
 //!
-//! [`PageState::Clean`] records that a page was equal to CMem and write-protected at one time. The kernel may make the
-//! page's entry anew without the protection, as same-page merging does; then a write is no fault, and the record is
-//! wrong. So the pager asks when the answer matters: before a page leaves, when its content is taken for that of its slot,
-//! and when all changes are written back. Only the pager protects pages, so a page that is protected has kept its
-//! protection, and its content, since the pager protected it.
+//! [`PageState::Clean`] records that a page was equal to CMem and write-protected at one time. The kernel may
+//! make the page table entry anew without the protection, as same-page merging does; then a write is no
+//! fault, and the record is wrong. So the pager reads the kernel's records where it matters: before a page is
+//! removed, when its content is taken for that of its slot, and when all changes are written back. Only the
+//! pager protects pages, so a page that is protected has kept its protection, and its content, since the
+//! pager protected it.
 
 use super::*;
 
@@ -16,8 +17,8 @@ const GROUP: u32 = u64::BITS;
 pub(super) struct RecentRecords(Option<(ViewId, u32, PageRecords)>);
 
 impl RecentRecords {
-    /// Whether a page is resident, and whether it is protected. Reads the records of the page's group only if the last
-    /// question was about another group.
+    /// Whether a page is resident, and whether it is protected. The kernel's records of 64 neighbouring pages
+    /// are read at once, and kept for the next call.
     pub(super) fn of(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) -> (bool, bool) {
         let first = page / GROUP * GROUP;
         let records = match self.0 {
@@ -31,8 +32,8 @@ impl RecentRecords {
 }
 
 impl Pager {
-    /// Whether a page that counts as clean equals CMem: its content as copied before this call, and until it is
-    /// unprotected.
+    /// Whether a page that counts as clean still equals CMem. If so, a copy taken before this call equals
+    /// CMem too, and so does the page until it is unprotected.
     pub(super) fn is_unchanged(&self, view: ViewId, page: u32, io: &mut Io<'_>) -> bool {
         io.memory.shows_protection() && RecentRecords::default().of(view, page, io) == (true, true)
     }
@@ -48,8 +49,9 @@ impl Pager {
         !io.memory.shows_protection() || recent.of(view, page, io) == (true, false)
     }
 
-    /// Whether a page that is about to be removed may be. One that has been written to stays, and is dirty; one that is
-    /// not there was discarded by its program, and is zeros once its removal is done.
+    /// Whether a page that is about to be removed may still be removed. A page that has been written to
+    /// stays, and counts as dirty. A page that is not resident was discarded by its program, and reads as
+    /// zeros after the removal.
     pub(super) fn may_leave(
         &mut self,
         view: ViewId,
@@ -58,7 +60,7 @@ impl Pager {
         io: &mut Io<'_>,
     ) -> bool {
         let entry = self.entry(view, page);
-        // Where the kernel shows nothing, the page was sent just now (`evict`).
+        // On a kernel that does not show protection, the page has just been sent whole (`evict`).
         if entry.is(Flags::ZAPPED) || !io.memory.shows_protection() {
             return true;
         }

@@ -1,6 +1,6 @@
-//! Withdrawal of a view: its pages are at memory nodes, and none is resident any more, so that the region can go to
-//! another compute node while processes still map it. What this node alone has recorded of the pages goes along: which
-//! are zeros, and which will be used soon.
+//! Withdrawal of a view: its pages are written back to memory nodes and removed, so that the region can move
+//! to another compute node while processes still map it. What only this node has recorded of the pages moves
+//! with the region: which pages are zeros, and which will be used soon.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::*;
 
 impl Pager {
-    /// Numbers of resident pages of a view, at most `most`: those first that are most likely used soon.
+    /// Numbers of resident pages of a view, at most `most`, starting with those most likely to be used soon.
     pub fn hot_pages(&self, view: ViewId, most: usize) -> Vec<u32> {
         let Some(table) = self.view(view).map(|view| &view.table) else { return Vec::new() };
         let is_resident = |of: &PageRef| {

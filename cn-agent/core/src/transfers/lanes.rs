@@ -29,7 +29,7 @@ impl Class {
     pub const ALL: [Class; 3] = [Class::Demand, Class::Write, Class::Ahead];
 }
 
-/// Number of lanes: the bits of a mask.
+/// Number of lanes: one for each bit of a mask of lanes.
 pub(super) const LANES: usize = u64::BITS as usize;
 /// Lane of new transfers, whose memory node has not been looked up yet.
 pub(super) const NEW: u8 = 0;
@@ -56,15 +56,12 @@ struct QueuePosition {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DequeuedTransfer {
-    /// Index of the transfer among all.
     pub transfer: u16,
-    /// Lane in which the transfer was queued.
     pub lane: u8,
     class: Class,
     before: u16,
 }
 
-/// Queues of transfers by class and lane.
 #[derive(Debug)]
 pub(super) struct Lanes {
     places: Box<[QueuePosition]>,
@@ -95,7 +92,6 @@ impl Lanes {
         self.waiting[class as usize]
     }
 
-    /// Whether a transfer is in a queue.
     #[inline]
     pub fn has(&self, transfer: u16) -> bool {
         self.places[usize::from(transfer)].queued
@@ -116,13 +112,11 @@ impl Lanes {
         self.waiting[class as usize] |= 1 << lane;
     }
 
-    /// First transfer of a lane and class.
     #[inline]
     pub fn front(&self, lane: u8, class: Class) -> Option<u16> {
         Some(self.queues[class as usize][usize::from(lane)].first).filter(|first| *first != NONE)
     }
 
-    /// Removes the first transfer of a lane and class, and returns it.
     #[inline]
     pub fn pop(&mut self, lane: u8, class: Class) -> Option<u16> {
         let first = self.front(lane, class)?;

@@ -84,7 +84,7 @@ pub struct FinishedTransfer {
     pub space: Option<u16>,
     /// Buffer that the transfer has filled or emptied.
     pub buffer: BufferId,
-    /// Whether the transfer was a fetch.
+    /// Whether the transfer was a fetch, not a write.
     pub fetch: bool,
     /// Success, or loss of the page.
     pub outcome: Result<(), Lost>,
@@ -95,7 +95,6 @@ pub struct FinishedTransfer {
     pub began: Option<Time>,
 }
 
-/// Access to the buffers of spaces.
 pub trait BufferSource {
     /// Buffers of a space; `None` once the space has ended.
     fn buffers(&mut self, space: u16) -> Option<&mut PageBuffers>;
@@ -129,7 +128,6 @@ pub struct Transfers {
 /// Transfers of one space, as its pager's store.
 #[derive(Debug)]
 pub struct PageIo<'a> {
-    /// Transfers of all spaces over the engine.
     pub transfers: &'a mut Transfers,
     /// Index of the space among all.
     pub space: u16,
@@ -243,7 +241,6 @@ impl Transfers {
         !self.lanes.is_empty()
     }
 
-    /// Number of transfers that threads wait for.
     #[inline]
     pub fn demands(&self) -> usize {
         self.demands
@@ -311,6 +308,7 @@ impl Transfers {
     fn fail(&mut self, at: u16, error: EngineError) {
         let now = self.now;
         if let Some(transfer) = &mut self.slots[usize::from(at)] {
+            // The rest of the page is not sent in this attempt.
             transfer.all_sent = true;
             transfer.failed = Some(error);
             transfer.since.get_or_insert(now);
@@ -368,7 +366,8 @@ impl Transfers {
         Some(burst)
     }
 
-    /// Handles the data of a burst that has arrived.
+    /// Copies the data of a burst that has arrived into the page's buffer, and ends the transfer with the
+    /// last burst.
     #[inline]
     pub fn read(
         &mut self,
@@ -395,7 +394,6 @@ impl Transfers {
         }
     }
 
-    /// Handles the failure of a burst.
     #[cold]
     pub fn failed(&mut self, id: RequestId, error: EngineError, ended: &mut Vec<FinishedTransfer>) {
         if let Some(Burst { transfer, .. }) = self.arrived(id) {
@@ -420,8 +418,8 @@ pub fn is_final(error: EngineError) -> bool {
 mod tests {
     use super::*;
 
-    /// When a mapping ends, its read-ahead is still in flight; the next mapping over the same engine receives the
-    /// answers.
+    /// Tests that a mapping ignores answers to requests of an earlier mapping over the same engine: the
+    /// read-ahead of a mapping may still be in flight at its end.
     #[test]
     fn answers_to_a_predecessor_are_dropped() {
         let mut transfers = Transfers::new(1);

@@ -14,11 +14,11 @@ use crate::pager::PAGE_BYTES;
 /// Maximum number of bursts of one background class in flight to one memory node: more than a round trip holds, and a
 /// short delay for a fault.
 const ON_THEIR_WAY_MAX: u16 = 64;
-/// The same for write-backs, while a thread waits for a page.
+/// Maximum number of write-back bursts in flight to one memory node while a thread waits for a page.
 const WRITES_BESIDE_DEMAND: u16 = 24;
 /// Maximum number of background bursts sent before the link is polled again.
 const BACKGROUND: usize = 64;
-/// The same while a thread waits for a page.
+/// Maximum number of background bursts sent before the link is polled again, while a thread waits for a page.
 const BACKGROUND_BESIDE_DEMAND: usize = 6;
 
 enum TurnResult {
@@ -30,7 +30,6 @@ enum TurnResult {
     Nothing,
 }
 
-/// Engine, link and results that sending needs.
 struct Outgoing<'a, S> {
     engine: &'a mut Engine,
     now: Time,
@@ -55,7 +54,7 @@ impl Transfers {
         if !self.is_waiting() && self.waiting_to_retry.is_empty() {
             return 0;
         }
-        // The bursts of one page share frames.
+        // Requests are held back until `finish`, so that the bursts of one page share frames.
         let begins = engine.hold();
         let mut link = Outgoing { engine, now, tx, source, ended };
         let (mut sent, busy) = self.send_demand(&mut link);
@@ -197,7 +196,8 @@ impl Transfers {
                     gather(&segment, from, lines, buffers.page(transfer.buffer), &mut self.room);
                 let mut write = || engine.burst_write(&segment, mask, &self.room[..bytes], id, *now, *tx);
                 match (mask != 0).then(&mut write).unwrap_or(Ok(Write::Done)) {
-                    // A program maps a sealed region to read it; what it changes nevertheless ends with the page.
+                    // A sealed region is mapped to be read; changes that a program makes nevertheless are
+                    // dropped.
                     Err(EngineError::Sealed(_)) => false,
                     written => written? == Write::Sent,
                 }

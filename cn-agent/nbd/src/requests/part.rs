@@ -7,7 +7,6 @@ use cxloe_wire::frame::LINE_SIZE;
 use super::super::blocks::Run;
 use cxloe_client::ring::Operation;
 
-/// Size of a line in bytes.
 pub(super) const LINE: u64 = LINE_SIZE as u64;
 
 /// An operation to be submitted to the port.
@@ -22,7 +21,7 @@ pub struct PortOrder {
     pub line: Option<usize>,
 }
 
-/// Limit of waiting, relative to the current time.
+/// Maximum wait of a request, counted from `now`.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryLimit {
     pub now: Instant,
@@ -30,7 +29,6 @@ pub struct RetryLimit {
     pub most: Duration,
 }
 
-/// Handling of the data of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataHandling {
     /// Data is sent part by part, or all of it fits one part.
@@ -43,7 +41,6 @@ pub(super) enum DataHandling {
     Zero,
 }
 
-/// A request in progress.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub cookie: u64,
@@ -52,7 +49,6 @@ pub(super) struct Slot {
     pub length: u64,
     /// Number of bytes of the request that have been cut into parts.
     pub cut: u64,
-    /// Number of parts that have not ended.
     pub parts: u16,
     pub staged: Vec<u8>,
     pub failed: Option<String>,
@@ -62,7 +58,6 @@ pub(super) struct Slot {
     pub mute: bool,
 }
 
-/// State of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartState {
     Filling,

@@ -7,6 +7,8 @@
 //! `MADV_DONTNEED`, many ranges in one call where the kernel supports that (Linux 6.14): then the TLBs are flushed
 //! once, not for each range.
 
+#![expect(unsafe_code, reason = "pages are copied and dropped by address")]
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -113,7 +115,7 @@ impl Memory for AnonymousPages {
     }
 
     fn map(&mut self, _: MappingId, _: u32, _: bool) -> Result<(), MemoryError> {
-        // There is no other mapping in which the page could be missing.
+        // There is only one mapping, so a page that exists is mapped already.
         Err(MemoryError::Exists)
     }
 
@@ -151,7 +153,7 @@ impl Memory for AnonymousPages {
                 if index == 0 {
                     return Err(MemoryError::Os(errno as i32));
                 }
-                // Pages that are still in place are found at their next fault.
+                // Ignored: if a page is still present, the pager notices that at the page's next fault.
                 tracing::error!(%errno, "pages could not be unmapped");
             }
         }

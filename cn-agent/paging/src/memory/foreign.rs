@@ -27,7 +27,7 @@ impl ForeignPages {
         fresh
     }
 
-    /// Pages of all pieces that lie in an address range.
+    /// Pages, of all pieces, that lie in an address range.
     pub(crate) fn pages_in(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u32>> {
         self.mappings.iter().filter_map(move |(_, mapped)| {
             let all = mapped.all();
@@ -37,7 +37,8 @@ impl ForeignPages {
         })
     }
 
-    /// Piece that contains an address, and the page there: several pieces may share one userfaultfd.
+    /// Piece of the memory that contains an address, and the page there: several pieces may share one
+    /// userfaultfd.
     pub fn find(&self, address: u64) -> Option<(MappingId, u32)> {
         self.mappings.iter().find_map(|(id, mapped)| Some((id, mapped.page_at(address)?)))
     }

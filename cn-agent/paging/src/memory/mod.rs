@@ -35,7 +35,6 @@ pub struct Mapped {
     pub address: u64,
     /// Number of the mapping's first page in the view.
     pub first: u32,
-    /// Number of pages in the mapping.
     pub pages: u32,
     /// Process id; 0 while unknown.
     pub pid: u32,
@@ -50,7 +49,6 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// A mapping of `pages` pages of the view from `first` on, at `address`.
     pub fn new(
         uffd: Uffd,
         address: u64,
@@ -62,7 +60,7 @@ impl Mapped {
         Mapped { uffd, address, first, pages, pid, process: None, nonce: 0, link, gone: Cell::new(false) }
     }
 
-    /// This mapping with its process set, whose files were confirmed by a page that begins with `nonce`.
+    /// Sets the mapping's process, the files of which were confirmed by a page that begins with `nonce`.
     #[must_use]
     pub(crate) fn of(self, process: Process, nonce: u64) -> Mapped {
         Mapped { process: Some(process), nonce, ..self }
@@ -83,7 +81,7 @@ impl Mapped {
         Some(self.address + u64::from(start) * PAGE..self.address + u64::from(end) * PAGE)
     }
 
-    /// Entries of the process's page table from `address` on.
+    /// Entries of the process's page table from `address` on; 0 while the process is unknown.
     #[inline]
     fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
         self.process.as_ref().map_or([0; N], |process| process.entries(address))
@@ -98,19 +96,18 @@ impl Mapped {
         self.range(&(page..page + 1)).ok_or(MemoryError::Gone)
     }
 
-    /// Address range of the whole mapping.
     pub fn all(&self) -> Range<u64> {
         self.address..self.address + u64::from(self.pages) * PAGE
     }
 
-    /// Whether the kernel has reported the end of the mapping's process.
     pub fn is_gone(&self) -> bool {
         self.gone.get()
     }
 
-    /// Checks whether the process still exists; for processes without a connection, whose end would be noticed
-    /// otherwise. The check unprotects the first page, the probe page: that is never protected, so nothing changes.
+    /// Checks whether the process still exists, and records its end. Needed where no closed connection shows
+    /// the end.
     pub fn check_alive(&self) {
+        // The first page is the probe page. It is never protected, so unprotecting it changes nothing.
         let first = self.address..self.address + PAGE;
         if let Err(UffdError::Gone) = self.uffd.unprotect(first, false) {
             self.gone.set(true);
@@ -134,7 +131,6 @@ impl Mapped {
         }
     }
 
-    /// Installs a page where the mapping has none.
     #[inline]
     pub fn install(&self, page: u32, bytes: &Page, protect: bool) -> Result<(), MemoryError> {
         let range = self.one(page)?;
@@ -142,7 +138,7 @@ impl Mapped {
         self.uffd.copy(range.start, bytes, access).map(drop).map_err(|error| self.error(error))
     }
 
-    /// Installs neighbours where the mapping has no pages, in one step; returns the number installed.
+    /// Installs consecutive absent pages by one system call; returns the number installed.
     #[inline]
     pub fn install_run(&self, page: u32, bytes: &[Page], protect: bool) -> Result<usize, MemoryError> {
         let range = self.range(&(page..page + bytes.len() as u32)).ok_or(MemoryError::Gone)?;
@@ -177,7 +173,6 @@ impl Mapped {
         }
     }
 
-    /// Wakes threads that wait for a page.
     #[inline]
     pub fn wake(&self, page: u32) {
         if let Some(range) = self.range(&(page..page + 1)) {
@@ -186,7 +181,8 @@ impl Mapped {
         }
     }
 
-    /// Makes an access to a page raise SIGBUS; where the kernel cannot do that, the process gets SIGBUS now.
+    /// Makes an access to a page raise SIGBUS. Where the kernel cannot do that, the process's helper sends
+    /// SIGBUS now.
     #[cold]
     pub fn poison(&mut self, page: u32) -> Result<(), MemoryError> {
         if let Some(link) = &mut self.link {
@@ -195,8 +191,8 @@ impl Mapped {
         let range = self.one(page)?;
         let mut poisoned = self.uffd.poison(range.clone());
         if poisoned == Err(UffdError::Exists) {
-            // Most likely the page has the marker that an evicted write-protected page leaves behind, which this
-            // removes.
+            // Most likely an evicted write-protected page has left its marker here; unprotecting removes the
+            // marker.
             let _ = self.uffd.unprotect(range.clone(), false);
             poisoned = self.uffd.poison(range);
         }
@@ -240,7 +236,6 @@ impl KernelMemory {
         }
     }
 
-    /// Mappings of the space, by their numbers.
     #[inline]
     pub fn mappings(&self) -> &Mappings {
         match self {
@@ -250,7 +245,6 @@ impl KernelMemory {
         }
     }
 
-    /// Mappings of the space, by their numbers.
     #[inline]
     pub(crate) fn mappings_mut(&mut self) -> &mut Mappings {
         match self {
@@ -287,18 +281,16 @@ pub fn access(wp: bool, minor: bool) -> Access {
     }
 }
 
-/// Mappings of a space, by their numbers.
+/// Mappings of a space; the index is the mapping's number.
 #[derive(Debug, Default)]
 pub struct Mappings(Vec<Option<Mapped>>);
 
 impl Mappings {
-    /// The mapping with this number, if there is one.
     #[inline]
     pub fn get(&self, mapping: MappingId) -> Option<&Mapped> {
         self.0.get(usize::from(mapping.0)).and_then(Option::as_ref)
     }
 
-    /// The mapping with this number, if there is one.
     #[inline]
     pub fn get_mut(&mut self, mapping: MappingId) -> Option<&mut Mapped> {
         self.0.get_mut(usize::from(mapping.0)).and_then(Option::as_mut)
@@ -329,7 +321,6 @@ impl Mappings {
         each.filter_map(|(at, mapped)| Some((MappingId(at as u16), mapped.as_ref()?)))
     }
 
-    /// All mappings, by ascending numbers, for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (MappingId, &mut Mapped)> {
         let each = self.0.iter_mut().enumerate();
         each.filter_map(|(at, mapped)| Some((MappingId(at as u16), mapped.as_mut()?)))

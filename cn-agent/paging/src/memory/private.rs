@@ -28,7 +28,7 @@ pub struct PrivatePages {
 }
 
 impl PrivatePages {
-    /// Memory without mappings, whose copies `dog` watches.
+    /// Creates the memory of a space without processes; `dog` watches the copies of pages out of processes.
     pub fn new(dog: Watchdog) -> PrivatePages {
         PrivatePages {
             mappings: Mappings::default(),
@@ -38,18 +38,17 @@ impl PrivatePages {
         }
     }
 
-    /// Adds a process's mapping of a view.
     pub fn add(&mut self, view: ViewId, mapping: MappingId, mapped: Mapped) {
         self.mappings.add(mapping, mapped);
         self.of_view[usize::from(view.0)] = Some(mapping);
     }
 
-    /// The mapping of a view.
     pub fn of_view(&self, view: ViewId) -> Option<MappingId> {
         self.of_view.get(usize::from(view.0)).copied().flatten()
     }
 
-    /// Removes a mapping that has ended.
+    /// Ends the relation of a view to a mapping that has ended. The mapping itself is removed from
+    /// `mappings`.
     pub fn forget(&mut self, mapping: MappingId) {
         for place in &mut self.of_view {
             if *place == Some(mapping) {

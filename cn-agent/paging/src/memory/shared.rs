@@ -11,6 +11,8 @@
 //! a touch waits (a *minor* fault), and [`is_present`](Memory::is_present) returns false. If the data does not
 //! arrive, the page is punched out again.
 
+#![expect(unsafe_code, reason = "pages of a mapped file are allocated and copied by address")]
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -60,7 +62,7 @@ impl SharedPages {
         Self::over(Purpose::Region.create(u64::from(pages) * PAGE)?, pages)
     }
 
-    /// The memory file of a dead agent.
+    /// Opens the memory file of a dead agent.
     ///
     /// # Errors
     /// The kernel's error; [`io::ErrorKind::InvalidData`] if no agent created this file for this purpose, or its size
@@ -102,7 +104,7 @@ impl SharedPages {
 
     fn has(&self, page: u32) -> bool {
         let at = (u64::from(page) * PAGE) as i64;
-        // A page in swap counts as present, too.
+        // `SEEK_DATA` finds pages in swap as well.
         lseek(&self.file, at, Whence::SeekData) == Ok(at)
     }
 
@@ -112,7 +114,6 @@ impl SharedPages {
         fallocate(self.file.as_fd(), how, at as i64, length as i64)
     }
 
-    /// Index of a page among the prepared ones.
     #[inline]
     fn ready(&self, page: u32) -> Option<usize> {
         self.ready.iter().position(|ready| ready.page == page)
@@ -128,7 +129,7 @@ impl SharedPages {
         }
     }
 
-    /// Maps a prepared page that is filled in a mapping.
+    /// Maps a prepared page, filled before, into a process.
     #[inline]
     fn install_ready(&mut self, mapping: MappingId, at: usize, protect: bool) -> Result<(), MemoryError> {
         let page = self.ready[at].page;
@@ -187,9 +188,9 @@ impl Memory for SharedPages {
         if !room || !self.makes_ready || self.ready(page).is_some() {
             return;
         }
-        // The system call fails without memory; a touch would raise SIGBUS then.
-        // SAFETY: the range lies in the
-        // agent's mapping; allocating memory for it does not change its content.
+        // The system call fails if there is no memory; a touch would raise SIGBUS then.
+        // SAFETY: the range lies in the agent's mapping; allocating memory for it does not change its
+        // content.
         let taken = unsafe {
             let start = self.alias.as_mut_ptr().add(at).cast();
             libc::madvise(start, PAGE_BYTES, libc::MADV_POPULATE_WRITE)
@@ -205,8 +206,9 @@ impl Memory for SharedPages {
     #[inline]
     fn fill(&mut self, _view: ViewId, page: u32, bytes: &Page) {
         let Some(at) = self.ready(page) else { return };
-        // SAFETY: the page lies in the agent's mapping, as `make_ready` has checked, whose size is sealed. No process
-        // has it in its page table; one that has opened the file otherwise sees bytes.
+        // SAFETY: the page lies in the agent's mapping, as `make_ready` has checked, whose size is sealed. No
+        // process has it in its page table; a process that has opened the file by other means sees plain
+        // bytes.
         unsafe {
             let to = self.alias.as_mut_ptr().add(page as usize * PAGE_BYTES);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, PAGE_BYTES);
@@ -247,9 +249,9 @@ impl Memory for SharedPages {
         if at + PAGE_BYTES > self.alias.len() {
             return Err(MemoryError::Absent);
         }
-        // SAFETY: the page lies in the agent's mapping, whose size is sealed. It is protected in every other, so only a
-        // process that has opened the file otherwise may write to it meanwhile; such a copy may be torn, but any bytes
-        // are valid.
+        // SAFETY: the page lies in the agent's mapping, whose size is sealed. It is protected in every
+        // member's mapping, so only a process that has opened the file by other means may write to it
+        // meanwhile; such a copy may be torn, but any bytes are valid.
         unsafe { std::ptr::copy_nonoverlapping(self.alias.as_ptr().add(at), into.as_mut_ptr(), PAGE_BYTES) };
         Ok(())
     }
@@ -260,7 +262,7 @@ impl Memory for SharedPages {
                 if index == 0 {
                     return Err(MemoryError::Os(errno as i32));
                 }
-                // Pages that are still in place are found at their next fault.
+                // Ignored: if a page is still present, the pager notices that at the page's next fault.
                 tracing::error!(%errno, fd = self.file.as_raw_fd(), "pages could not be unmapped");
             }
         }
@@ -350,8 +352,7 @@ mod tests {
         assert_eq!((memory.snapshot(view, 3, &mut page), page), (Ok(()), pages[0]));
         assert_eq!(look(&raw, 3, &copied), PAGE_BYTES as isize);
         // The page is write-protected: the kernel does not write to it either.
-        // SAFETY: the kernel writes to memory of this test, or
-        // fails.
+        // SAFETY: the kernel writes to memory of this test, or fails.
         let write =
             || unsafe { libc::pread(copied.as_raw_fd(), raw.as_mut_ptr().add(3 * PAGE_BYTES).cast(), 1, 0) };
         assert_eq!(write(), -1);
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(memory.install(mapping, 7, &pages[0], false), Ok(()));
         assert_eq!(memory.install(mapping, 7, &pages[0], false), Err(MemoryError::Exists));
         assert!(memory.ready.is_empty());
-        // Memory of a view without a process.
+        // A mapping that does not exist: its prepared page is removed when it cannot be installed.
         memory.make_ready(view, 1);
         memory.fill(view, 1, &pages[0]);
         assert_eq!(memory.install(MappingId(1), 1, &pages[0], true), Err(MemoryError::Gone));

@@ -20,8 +20,8 @@ use cxloe_closer::{ClosedElsewhere, dispose};
 /// Maximum number of reads of one userfaultfd in one round.
 const READS_MAX: usize = 8;
 
-/// Makes a child that cannot be served get SIGBUS when it touches absent memory, except for the probe page; otherwise
-/// it would read zeros there.
+/// Poisons the absent memory of a child that cannot be served, except for the probe page. The child then gets
+/// SIGBUS where it would otherwise read zeros.
 #[cold]
 fn deny_child(uffd: &Uffd, memory: Range<u64>) {
     let mut at = memory.start + PAGE_BYTES as u64;
@@ -73,8 +73,8 @@ impl Space {
         count
     }
 
-    /// Sets a userfaultfd non-blocking again, if its process has changed that: the kernel reports a blocking one as
-    /// an error in poll, and never as ready.
+    /// Makes a userfaultfd non-blocking again if its process has changed that: poll reports a blocking one as
+    /// an error, and never as ready.
     #[cold]
     pub(crate) fn unblock(&self, id: MappingId) {
         let Some(mapped) = self.memory.mappings().get(id) else { return };
@@ -96,6 +96,7 @@ impl Space {
                     memory => memory.mappings().get(id).and_then(|m| Some((id, m.page_at(address)?))),
                 };
                 let Some((mapping, page)) = found else { return };
+                // The first page of private memory is the probe page, which holds no data of the program.
                 if page == 0 && self.options.kind == MappingKind::Private {
                     self.answer_probe(mapping);
                     return;
@@ -160,7 +161,7 @@ impl Space {
                 return Err(NO_FILE_LEFT.to_owned());
             }
             let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
-            // Clears entries left by a former view.
+            // Entries of an earlier view with this number may be left.
             (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
             let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");
@@ -188,12 +189,13 @@ impl Space {
         }
     }
 
-    /// Sets the socket to which descriptors of forked children are sent.
+    /// Sets the socket to the keeper process, which gets the userfaultfds of forked children.
     pub fn keep_with(&mut self, keeper: ClosedElsewhere<OwnedFd>) {
         self.keeper = Some(keeper);
     }
 
-    /// Sends a child's userfaultfd to the keeper, which outlives this agent and keeps it until the child has joined.
+    /// Sends a child's userfaultfd to the keeper, which outlives this agent and holds it until the child has
+    /// joined.
     #[cold]
     fn keep(&self, view: ViewId, uffd: &Uffd, memory: Range<u64>) {
         let Some(keeper) = &self.keeper else { return };

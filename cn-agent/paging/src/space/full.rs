@@ -68,7 +68,7 @@ impl Space {
     /// whether private memory has got more pages; other memory keeps the size of its mapping.
     pub(crate) fn grown(&mut self, from: u64, bytes: u64) -> bool {
         let pages = whole_pages(bytes);
-        // A part behind one that could not be attached is not used.
+        // A new part is not used if the part before it could not be attached.
         let follows = from <= u64::from(self.options.pages) * PAGE_BYTES as u64;
         if self.options.kind != MappingKind::Private || !follows || pages <= self.options.pages {
             return false;
@@ -76,7 +76,7 @@ impl Space {
         self.options.pages = pages;
         self.shared_state.set_pages(pages);
         self.pager.grow(pages);
-        // The time that faults may wait starts anew.
+        // The wait limit starts anew for faults that wait for slots.
         self.full = None;
         tracing::info!(region = self.options.region, pages, "the region has room for more pages");
         true

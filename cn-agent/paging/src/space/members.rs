@@ -42,6 +42,7 @@ impl Space {
                 }
                 MemberMessage::Discard(message) => {
                     let options = *self.pager.options();
+                    // Page 0 of private memory is the probe page, which is never discarded.
                     let first = u32::from(self.options.kind == MappingKind::Private);
                     for pages in ranges(&message, &options) {
                         self.pager.discarded(view, pages.start.max(first)..pages.end.max(first));
@@ -81,7 +82,7 @@ impl Space {
             return;
         };
         self.changed = true;
-        // Faults that follow show whether the member has carried out these orders.
+        // Unanswered orders are treated as carried out; if they were not, later faults show that.
         let options = *self.pager.options();
         for order in link.take_ordered() {
             self.with_io(transfers, |pager, io| {
@@ -125,7 +126,7 @@ impl Space {
         let gone = |(id, mapped): (MappingId, &Mapped)| {
             match &mapped.link {
                 None if shared && shared_state::started(mapped.pid).is_none() => return Some(id),
-                // Another process may have a copy of the connection: it stays open, and nobody answers.
+                // Another process may have a copy of the connection: it stays open, but no answer comes.
                 Some(link) if !link.is_busy() => {}
                 _ if shared => {}
                 _ => mapped.check_alive(),
@@ -136,7 +137,7 @@ impl Space {
         gone.into_iter().for_each(|id| self.end(id));
     }
 
-    /// Notifies the processes of the reason, before any of them gets SIGBUS for a lost page.
+    /// Sends the reason of a loss to all members, before any of them gets SIGBUS for a lost page.
     #[cold]
     pub(super) fn notify_loss(&mut self, error: EngineError) {
         let text = loss(&self.options.region, error);
@@ -156,7 +157,6 @@ impl Space {
         self.options.kind == MappingKind::Private && self.memory.mappings().iter().any(waits)
     }
 
-    /// Notifies all members that the agent ends.
     pub(crate) fn notify_shutdown(&mut self) {
         let links = self.memory.mappings_mut().iter_mut().filter_map(|(_, mapped)| mapped.link.as_mut());
         links.for_each(|link| link.notify_shutdown());

@@ -34,19 +34,15 @@ pub(super) const ONLY: ViewId = ViewId(0);
 /// demand.
 const RESERVE_MAX: u32 = 1 << 16;
 
-/// Reason why a space cannot be created or adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum MakeError {
-    /// A system call failed.
     #[error("memory for paging could not be made: {0}")]
     Io(#[from] io::Error),
-    /// A predecessor's state is refused.
     #[error(transparent)]
     SharedState(#[from] SharedStateError),
-    /// The space cannot be taken over.
     #[error("the memory of the region did not come with its shared state")]
     NoMemory,
-    /// The memory belongs to another space.
+    /// The memory file belongs to another space, or the region is smaller than the space.
     #[error("the memory that came with the shared state is another one's")]
     OtherMemory,
 }
@@ -56,7 +52,6 @@ pub enum MakeError {
 pub struct NewSpace {
     /// Number of the space, by which programs name it.
     pub id: u64,
-    /// Number of pages of the region.
     pub pages: u32,
     /// Descriptor of the shared state, which the owner keeps for the agent's successor.
     pub shared_state: OwnedFd,
@@ -79,7 +74,7 @@ pub struct Space {
     /// Socket to which descriptors of forked children are sent.
     keeper: Option<ClosedElsewhere<OwnedFd>>,
     pub(super) takeover: Option<ExpectedProcesses>,
-    /// Reason why the last fork that was not followed was not.
+    /// Reason why the most recent child that cannot be served is not served.
     pub(super) denied: Option<String>,
     /// Whether the space was adopted from a dead agent, whose record of discarded pages is lost.
     pub(super) adopted: bool,
@@ -92,11 +87,11 @@ pub struct Space {
     pub(super) used: bool,
     /// State while the region is full and faults wait; else `None`.
     pub(super) full: Option<FullRegion>,
-    /// State while faults wait because the region leaves, or is not here yet.
+    /// State while faults wait because the region moves to another compute node, or is not attached here yet.
     pub(super) suspension: Option<Suspension>,
     /// Whether the space's descriptors have changed since epoll was last updated.
     pub(super) changed: bool,
-    /// Removed mappings, kept until epoll no longer polls their descriptors.
+    /// Removed mappings, kept open until `watch` has removed their descriptors from epoll.
     pub(super) parted: Vec<Mapped>,
     /// Reason of losses that was last sent to the members.
     notified_loss: Option<String>,
@@ -105,7 +100,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// A new space. Takes time and memory, so it is not to be called in the serving thread.
+    /// Creates a space. This takes time and memory, so the serving thread must not call it.
     ///
     /// # Errors
     /// Any [`MakeError`].
@@ -128,9 +123,9 @@ impl Space {
         Ok(space)
     }
 
-    /// Adopts a dead agent's space from `shared_state` and, if processes share the memory, its memory file. `place`
-    /// returns the region's address and size in bytes for the space's options; the size is larger if the region has
-    /// grown. `place` returns `None` if the region does not exist, or is another one of that name.
+    /// Adopts a dead agent's space from `shared_state` and, if processes share the memory, its memory file.
+    /// `place` returns the region's address and its size in bytes, which is larger than in the options if the
+    /// region has grown; `None` if the region does not exist, or is another one of the same name.
     ///
     /// # Errors
     /// Any [`MakeError`].
@@ -204,7 +199,7 @@ impl Space {
         }
     }
 
-    /// Has the space count in the share of `user`.
+    /// Counts the space in the share of `user`.
     pub fn charge_to(&mut self, user: Option<u32>) {
         self.options.user = user;
     }
@@ -283,7 +278,7 @@ impl Space {
         }
     }
 
-    /// Does background work for the space; returns the amount of work.
+    /// Lets the pager, write-backs and a suspension do a bounded amount of work; returns the amount.
     #[inline]
     pub(super) fn turn(&mut self, transfers: &mut Transfers) -> usize {
         let mut work = 0;
@@ -315,14 +310,13 @@ impl Space {
         !self.is_held() && (self.pager.has_work() || !self.cleans.is_empty() || self.suspension.is_some())
     }
 
-    /// Process and number of the thread that faulted last since the last call.
+    /// Process id and thread id of the last thread that faulted since the last call.
     pub(super) fn take_faulting(&mut self) -> Option<(u32, u32)> {
         let (mapping, thread) = self.faulting.take()?;
         let pid = self.memory.mappings().get(mapping)?.pid;
         (pid != 0 && thread != 0).then_some((pid, thread))
     }
 
-    /// Changes the limit of resident pages.
     pub(super) fn set_limit(&mut self, pages: u32) {
         self.options.limit = pages;
         self.shared_state.set_limit(pages);

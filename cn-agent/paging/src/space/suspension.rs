@@ -1,5 +1,5 @@
-//! Suspension of a space while its region goes to another compute node, or is on its way here: processes keep the memory
-//! mapped, none of it is resident, and faults wait.
+//! Suspension of a space while its region moves to another compute node, or is expected from one: processes
+//! keep the memory mapped, no page of it is resident, and faults wait.
 //!
 //! ```text
 //!             suspend                written back, all pages removed
@@ -19,21 +19,20 @@ pub(crate) const NOWHERE: u64 = u64::MAX;
 /// Maximum number of pages in the list of pages that will be used soon: 1 GiB of memory.
 const HOT_MAX: usize = 1 << 18;
 
-/// Records of a compute node on a space's pages, for the next one.
+/// Notes on a space's pages that one compute node passes to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageNotes {
     /// Pages that will be used soon, the likeliest first.
     pub hot: Vec<u32>,
-    /// Runs of pages that are zeros, whatever CMem holds: the first page and the number of pages.
+    /// Runs of pages that are zeros, whatever the memory nodes hold: the first page and the number of pages.
     pub zeros: Vec<(u32, u32)>,
 }
 
-/// Callback for the end of a suspension's first part.
+/// Called with the notes once a suspended space has no resident page left.
 pub type OnSuspended = Box<dyn FnOnce(PageNotes) + Send>;
 
-/// State of a suspended space.
 pub(crate) enum Suspension {
-    /// Its pages are being written back and removed.
+    /// Pages are being written back and removed.
     Leaving(OnSuspended),
     /// No page is resident, and the region is not used.
     Held,
@@ -49,7 +48,7 @@ impl std::fmt::Debug for Suspension {
 }
 
 impl Space {
-    /// This space, for a region that is not attached here yet.
+    /// Makes this a space whose region is not attached here yet.
     #[must_use]
     pub fn held(mut self) -> Space {
         (self.options.hpa, self.suspension) = (NOWHERE, Some(Suspension::Held));
@@ -67,7 +66,6 @@ impl Space {
         matches!(self.suspension, Some(Suspension::Held))
     }
 
-    /// Whether the space uses its region.
     pub(crate) fn uses_region(&self) -> bool {
         !self.is_held()
     }
@@ -83,12 +81,12 @@ impl Space {
             return Err(SpaceError::NotSuspendable);
         }
         self.suspension = Some(Suspension::Leaving(done));
-        // The faults of its processes are no longer polled.
+        // `Spaces::watch` then removes the userfaultfds from epoll: faults stay unread.
         self.changed = true;
         Ok(())
     }
 
-    /// Continues to write pages back, and removes them once all are written.
+    /// Continues to write pages back, and removes them once all are written. Returns the amount of work.
     pub(crate) fn leave(&mut self, transfers: &mut Transfers) -> usize {
         if !self.cleans.is_empty() || !matches!(self.suspension, Some(Suspension::Leaving(_))) {
             return 0;
@@ -108,7 +106,7 @@ impl Space {
         1
     }
 
-    /// Takes notes of the compute node that had the region before.
+    /// Applies the notes of the compute node that had the region before.
     pub(crate) fn note(&mut self, notes: &PageNotes) -> Result<(), SpaceError> {
         if !self.is_held() || self.options.hpa != NOWHERE {
             return Err(SpaceError::NotSuspendable);
@@ -120,7 +118,7 @@ impl Space {
         Ok(())
     }
 
-    /// Serves the space again, whose region is attached at `hpa`; `false` if it is served already.
+    /// Ends the suspension, with the region attached at `hpa`; `false` if the space was not suspended.
     pub(crate) fn serve_again(&mut self, hpa: u64) -> bool {
         if self.suspension.take().is_none() {
             return false;

@@ -19,11 +19,11 @@ pub(crate) struct ExpectedProcesses {
     expected: Vec<ExpectedProcess>,
 }
 
-/// A process that has not rejoined yet.
 #[derive(Debug)]
 struct ExpectedProcess {
     record: Record,
-    /// Pages of its view of which only its page table tells whether they are there; it passes that when it rejoins.
+    /// Pages whose presence only the process's page table shows. The process passes the table when it
+    /// rejoins.
     unsettled: Vec<u32>,
 }
 
@@ -43,6 +43,7 @@ impl Space {
     /// Rebuilds the space from its shared state.
     pub(crate) fn take_over(&mut self) -> io::Result<()> {
         let records = self.shared_state.records();
+        // Mappings get new numbers, so members that rejoin are recorded anew.
         (0..cxloe_cn_core::pager::MAPPINGS_MAX as u16)
             .for_each(|mapping| self.shared_state.set_record(mapping, None));
         self.pager.expect_more();
@@ -62,7 +63,7 @@ impl Space {
                     unsettled[usize::from(view.0)] = self.pager.take_over_known(view);
                     continue;
                 }
-                // The view's slots are counted, and then released again.
+                // This view has no living process: its slots are counted below, and released by `end_view`.
                 (_, KernelMemory::Private(_)) => gaps.push(view),
                 _ => {}
             }
@@ -90,14 +91,14 @@ impl Space {
         Ok(())
     }
 
-    /// First word of the page by which the files were confirmed of a process that is expected to rejoin with this view;
-    /// `None` if none is expected.
+    /// Word by which the files of the process `pid` with this view were confirmed; `None` if that process is
+    /// not expected to rejoin.
     pub(crate) fn expected_nonce(&self, view: ViewId, pid: u32) -> Option<u64> {
         let expected = self.takeover.as_ref()?.expected.iter();
         expected.filter(|process| process.is_of(view, pid)).map(|process| process.record.nonce).next()
     }
 
-    /// Handles a process that has rejoined.
+    /// Removes a process that has rejoined from the expected ones, and settles its pages.
     pub(crate) fn rejoined(&mut self, view: ViewId, pid: u32) {
         if let Some(takeover) = &mut self.takeover
             && let Some(at) = takeover.expected.iter().position(|process| process.is_of(view, pid))
@@ -109,7 +110,8 @@ impl Space {
         self.advance_takeover();
     }
 
-    /// Records the members that are still expected, after those that are present.
+    /// Records the members that are still expected, at the end of the table: present members are at its
+    /// beginning.
     fn record_expected(&self) {
         let Some(takeover) = &self.takeover else { return };
         let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;

@@ -1,8 +1,8 @@
 //! Writing back all pages: on request, and when the region has neither an owner nor a member left.
 //!
-//! Pages are visited once, some in each turn; dirty ones are sent. All have arrived when the transfers begun by then
-//! have ended and none has failed. Pages that become dirty after their visit are not waited for, so the write-back
-//! ends even if a program goes on writing.
+//! Each page is visited once, some pages in each turn; dirty ones are sent. The write-back is complete when
+//! all transfers begun by then have ended without a failure. Pages that become dirty after their visit are
+//! not waited for, so the write-back ends even if a program continues to write.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) struct WriteBackRequest {
 }
 
 impl WriteBackRequest {
-    /// A request that sends no zeros for discarded pages, and notifies nobody.
+    /// A request that sends no zeros for discarded pages, and reports its end to no caller.
     pub(super) fn without_zeros(view: ViewId, failures: u64) -> WriteBackRequest {
         WriteBackRequest { view, from: Some(0), zeros: false, serial: 0, failures, done: None }
     }
@@ -98,7 +98,7 @@ impl Space {
             }
             (true, None) => {
                 self.ending = Some(now + self.options.lost_wait + Duration::from_secs(1));
-                // Discarded pages are zeros, which the memory nodes may not have yet.
+                // The memory nodes may not have the zeros of discarded pages yet.
                 let discarded = self.adopted || self.pager.counters().discarded > 0;
                 let owed = self.pager.resident() > 0 || discarded;
                 if self.options.kind == MappingKind::Shared && owed {

@@ -1,6 +1,8 @@
 //! The kernel's interface: structures and request numbers of `linux/userfaultfd.h` as of Linux 6.8, and the only call
 //! of `ioctl(2)`.
 
+#![expect(unsafe_code, reason = "ioctls of userfaultfd take raw pointers")]
+
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{_IO, _IOR, _IOWR, Ioctl, c_int};
@@ -121,8 +123,6 @@ pub const WRITEPROTECT: Ioctl = _IOWR::<WriteProtect>(TYPE, 0x06);
 pub const CONTINUE: Ioctl = _IOWR::<Fill>(TYPE, 0x07);
 pub const POISON: Ioctl = _IOWR::<Fill>(TYPE, 0x08);
 
-/// Performs one ioctl.
-///
 /// # Safety
 /// `request` takes a `T`, and the caller may let the request act on the memory that `argument` names.
 #[inline]

@@ -7,7 +7,8 @@ use super::Features;
 /// Error of an operation on pages. Small and `Copy`, because it occurs in code that must not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UffdError {
-    /// The address space is changing (EAGAIN): an event waits to be read, or its thread has not continued yet.
+    /// The address space is changing (EAGAIN): an event waits to be read, or the thread that caused it has
+    /// not continued.
     #[error("the address space is just changing; read the events of the userfaultfd, then try again")]
     Again,
     /// The page is there already (EEXIST).
@@ -31,12 +32,7 @@ pub enum UffdError {
     Busy,
     /// Any other error.
     #[error("userfaultfd: {doing} failed: {errno}")]
-    Os {
-        /// Name of the operation, for the message.
-        doing: &'static str,
-        /// Error number that the kernel returned.
-        errno: Errno,
-    },
+    Os { doing: &'static str, errno: Errno },
 }
 
 impl UffdError {
@@ -57,10 +53,9 @@ impl UffdError {
 /// Reason why there is no userfaultfd, or none with the requested features.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The descriptor is not a userfaultfd.
     #[error("what was handed over as a userfaultfd is {0:?}")]
     NotOne(String),
-    /// This user may not create one.
+    /// This user may create a userfaultfd neither by the system call nor by the device.
     #[error(
         "this user may not handle page faults: /dev/userfaultfd cannot be opened ({device}) and userfaultfd(2) is \
          refused ({call}); as root, let the user in with `setfacl -m u:USER:rw /dev/userfaultfd` (Linux 6.1 and newer) \
@@ -72,12 +67,10 @@ pub enum OpenError {
         /// Error of `userfaultfd(2)`.
         call: Errno,
     },
-    /// The kernel was built without it.
     #[error(
         "this kernel has no userfaultfd (CONFIG_USERFAULTFD); use one that has, as those of all distributions"
     )]
     NoKernelSupport,
-    /// The kernel lacks features.
     #[error(
         "this kernel's userfaultfd lacks {}, which Linux {}.{} and newer have; it has {}",
         missing.names(), missing.since().0, missing.since().1, present.names()
@@ -85,10 +78,9 @@ pub enum OpenError {
     Missing {
         /// Requested features that the kernel lacks.
         missing: Features,
-        /// Features that the kernel has.
         present: Features,
     },
-    /// Fork events require a privilege.
+    /// The process lacks the privilege that fork events require.
     #[error(
         "forks of paged memory cannot be followed: EVENT_FORK needs CAP_SYS_PTRACE; run with it (root has it, or \
          `setcap cap_sys_ptrace+ep PROGRAM`), or do without fork"
@@ -99,10 +91,5 @@ pub enum OpenError {
     NotFresh(Errno),
     /// Any other error.
     #[error("{doing} failed: {errno}")]
-    Os {
-        /// Name of the operation, for the message.
-        doing: &'static str,
-        /// Error number that the kernel returned.
-        errno: Errno,
-    },
+    Os { doing: &'static str, errno: Errno },
 }

@@ -4,6 +4,8 @@
 //! been read, and until then every operation on pages returns [`UffdError::Again`]. A faulting thread continues when
 //! its page is present. So work that must be done before a fork has to be finished before the event is read.
 
+#![expect(unsafe_code, reason = "read, preadv2 and ppoll take raw pointers")]
+
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +25,7 @@ pub enum UffdEvent {
     Fault {
         /// Address that was accessed, with [`EXACT_ADDRESS`](super::Features::EXACT_ADDRESS); else that of its page.
         address: u64,
-        /// Whether the access is a write.
+        /// Whether the access is a write, and not a read.
         write: bool,
         /// Whether the page is present and write-protected.
         wp: bool,
@@ -38,23 +40,19 @@ pub enum UffdEvent {
     Fork(OwnedFd),
     /// A range has been moved to another address by `mremap(2)`.
     Remap {
-        /// Address of the range before the move.
         from: u64,
-        /// Address of the range after the move.
         to: u64,
         /// Length of the range in bytes.
         len: u64,
     },
     /// The pages of a range are being dropped by `madvise(2)`, and read as zeros from then on.
     Remove {
-        /// Address of the first byte.
         start: u64,
         /// Address of the first byte behind the range.
         end: u64,
     },
     /// A range has been unmapped.
     Unmap {
-        /// Address of the first byte.
         start: u64,
         /// Address of the first byte behind the range.
         end: u64,
@@ -66,7 +64,6 @@ pub enum UffdEvent {
 pub struct EventBuffer([Message; EVENTS_MAX]);
 
 impl EventBuffer {
-    /// An empty buffer.
     pub const fn new() -> EventBuffer {
         EventBuffer([Message { event: 0, reserved: [0; 7], arguments: [0; 3] }; EVENTS_MAX])
     }
@@ -131,7 +128,7 @@ impl Uffd {
     }
 }
 
-/// Events of one read. Dropping it closes the descriptors of forks that were not taken.
+/// Events of one read. Dropping this closes the descriptors of forks that were not taken.
 #[derive(Debug)]
 pub struct Events<'b> {
     messages: &'b [Message],
@@ -180,7 +177,7 @@ fn event(message: &Message) -> Option<UffdEvent> {
     })
 }
 
-/// The first four bytes of a field in memory.
+/// The first four bytes of a field in memory, where the kernel's union has a 32-bit member.
 fn low_half(field: u64) -> u32 {
     let bytes = field.to_ne_bytes();
     u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])

@@ -6,39 +6,42 @@ bitflags! {
     /// Features of userfaultfd (`UFFD_FEATURE_*`), each with the Linux version that brought it.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Features: u64 {
-        /// 5.7: a write to a write-protected page of private anonymous memory is a fault.
+        /// Linux 5.7: a write to a write-protected page of private anonymous memory is a fault.
         const WRITE_PROTECT = 1 << 0;
-        /// 4.11: forks are events, and the child's memory gets a userfaultfd of its own. Needs CAP_SYS_PTRACE.
+        /// Linux 4.11: forks are events, and the child's memory gets a userfaultfd of its own. Needs
+        /// CAP_SYS_PTRACE.
         const EVENT_FORK = 1 << 1;
-        /// 4.11: `mremap(2)` is an event.
+        /// Linux 4.11: `mremap(2)` is an event.
         const EVENT_REMAP = 1 << 2;
-        /// 4.11: `madvise(2)` with DONTNEED or REMOVE is an event.
+        /// Linux 4.11: `madvise(2)` with DONTNEED or REMOVE is an event.
         const EVENT_REMOVE = 1 << 3;
-        /// 4.11: absent pages of huge page files are faults.
+        /// Linux 4.11: absent pages of huge page files are faults.
         const MISSING_HUGETLBFS = 1 << 4;
-        /// 4.11: absent pages of shared memory are faults.
+        /// Linux 4.11: absent pages of shared memory are faults.
         const MISSING_SHMEM = 1 << 5;
-        /// 4.11: `munmap(2)` is an event.
+        /// Linux 4.11: `munmap(2)` is an event.
         const EVENT_UNMAP = 1 << 6;
-        /// 4.14: a faulting thread gets SIGBUS, and there is no event.
+        /// Linux 4.14: a faulting thread gets SIGBUS, and there is no event.
         const SIGBUS = 1 << 7;
-        /// 4.14: events name the faulting thread.
+        /// Linux 4.14: events name the faulting thread.
         const THREAD_ID = 1 << 8;
-        /// 5.13: minor faults are reported for huge page files.
+        /// Linux 5.13: minor faults are reported for huge page files.
         const MINOR_HUGETLBFS = 1 << 9;
-        /// 5.14: minor faults are reported for shared memory: the file has the page, the mapping has not.
+        /// Linux 5.14: minor faults are reported for shared memory: the file has the page, the mapping has
+        /// not.
         const MINOR_SHMEM = 1 << 10;
-        /// 5.18: events give the accessed address, not only that of its page.
+        /// Linux 5.18: events give the accessed address, not only that of its page.
         const EXACT_ADDRESS = 1 << 11;
-        /// 5.19: write protection works for shared memory and huge page files.
+        /// Linux 5.19: write protection works for shared memory and huge page files.
         const WRITE_PROTECT_SHMEM = 1 << 12;
-        /// 6.4: absent pages can be write-protected too; without this feature they are skipped.
+        /// Linux 6.4: absent pages can be write-protected too; without this feature they are skipped.
         const WRITE_PROTECT_UNPOPULATED = 1 << 13;
-        /// 6.6: the operation [`poison`](super::Uffd::poison).
+        /// Linux 6.6: the operation [`poison`](super::Uffd::poison).
         const POISON = 1 << 14;
-        /// 6.7: a write to a protected page only marks it as written ([`scan`](super::scan)), without a fault.
+        /// Linux 6.7: a write to a protected page only marks it as written ([`scan`](super::scan)), without a
+        /// fault.
         const WRITE_PROTECT_ASYNC = 1 << 15;
-        /// 6.8: the operation [`move_`](super::Uffd::move_).
+        /// Linux 6.8: the operation [`move_`](super::Uffd::move_).
         const MOVE = 1 << 16;
 
         /// Features newer than this program.
@@ -59,25 +62,15 @@ bitflags! {
     /// Operations on a registered range; the bits are the numbers of the ioctls.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Ioctls: u64 {
-        /// `UFFDIO_REGISTER`, by [`register`](super::Uffd::register).
         const REGISTER = 1 << 0x00;
-        /// `UFFDIO_UNREGISTER`, by [`unregister`](super::Uffd::unregister).
         const UNREGISTER = 1 << 0x01;
-        /// `UFFDIO_WAKE`, by [`wake`](super::Uffd::wake).
         const WAKE = 1 << 0x02;
-        /// `UFFDIO_COPY`, by [`copy`](super::Uffd::copy).
         const COPY = 1 << 0x03;
-        /// `UFFDIO_ZEROPAGE`, by [`zero`](super::Uffd::zero).
         const ZERO = 1 << 0x04;
-        /// `UFFDIO_MOVE`, by [`move_`](super::Uffd::move_).
         const MOVE = 1 << 0x05;
-        /// `UFFDIO_WRITEPROTECT`, by [`protect`](super::Uffd::protect) and [`unprotect`](super::Uffd::unprotect).
         const WRITE_PROTECT = 1 << 0x06;
-        /// `UFFDIO_CONTINUE`, by [`continue_`](super::Uffd::continue_).
         const CONTINUE = 1 << 0x07;
-        /// `UFFDIO_POISON`, by [`poison`](super::Uffd::poison).
         const POISON = 1 << 0x08;
-        /// `UFFDIO_API`, by [`handshake`](super::Uffd::handshake).
         const HANDSHAKE = 1 << 0x3F;
 
         /// Operations newer than this program.

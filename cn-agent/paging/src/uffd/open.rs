@@ -1,5 +1,7 @@
 //! Opening a userfaultfd and negotiating its features.
 
+#![expect(unsafe_code, reason = "userfaultfd and its ioctls return raw descriptors")]
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{O_CLOEXEC, O_NONBLOCK, c_int};
@@ -15,8 +17,8 @@ use super::{Features, Ioctls, OpenError, Uffd, abi, probe};
 const DEVICE: &str = "/dev/userfaultfd";
 
 impl Uffd {
-    /// A userfaultfd for the memory of this process and for all faults, including those of the kernel in system
-    /// calls. It is made by the system call, or else by `/dev/userfaultfd`.
+    /// A userfaultfd for the memory of this process and for all faults, including those of the kernel in
+    /// system calls. It is made by the system call or, if that is refused, by `/dev/userfaultfd`.
     pub fn create() -> Result<Uffd, OpenError> {
         let call = match by_call(0) {
             Err(errno @ (Errno::EPERM | Errno::ENOSYS)) => errno,
@@ -80,9 +82,9 @@ impl Uffd {
         Ok(true)
     }
 
-    /// Negotiates `features` with the kernel: the first operation, and only once. For a userfaultfd passed by another
-    /// process it has been done; that of a fork event has its parent's features. Returns the operations on the
-    /// descriptor itself.
+    /// Negotiates `features` with the kernel. This has to be the first operation, and can be done only once.
+    /// A userfaultfd of another process has had its handshake there; that of a fork event has its parent's
+    /// features. Returns the operations on the descriptor itself.
     pub fn handshake(&self, features: Features) -> Result<Ioctls, OpenError> {
         let mut api = abi::Api { api: abi::API_VERSION, features: features.bits(), ioctls: 0 };
         // SAFETY: the request reads and writes nothing but its argument.
@@ -111,7 +113,6 @@ impl Uffd {
         }
     }
 
-    /// A duplicate of the descriptor.
     pub fn try_clone(&self) -> Result<Uffd, OpenError> {
         let copied = fcntl(&self.fd, FcntlArg::F_DUPFD_CLOEXEC(3));
         let fd = copied.map_err(|errno| OpenError::Os { doing: "duplicating a userfaultfd", errno })?;

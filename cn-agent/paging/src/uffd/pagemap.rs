@@ -1,5 +1,7 @@
 //! Entries of `/proc/PID/pagemap`, one word for each page, and what this kernel shows in them.
 
+#![expect(unsafe_code, reason = "the probe registers a page of its own with a userfaultfd")]
+
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -9,7 +11,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use super::{Features, Modes, Uffd};
 
-/// Mask of an entry: set bits mean in memory, or swapped out; guard pages count as such.
+/// Bits of an entry for a page in memory (63) or in swap (62). A guard page has one of them set, too.
 pub(crate) const SOMETHING: u64 = 0b11 << 62;
 /// Bit of an entry for a guard page of the program: touching that raises SIGSEGV.
 const GUARD: u64 = 1 << 58;
@@ -22,7 +24,7 @@ pub(crate) fn is_something(entry: u64) -> bool {
     entry & SOMETHING != 0 && entry & GUARD == 0
 }
 
-/// The records that 64 entries hold.
+/// Summary of 64 entries as bit masks: which pages are present, and which are write-protected.
 #[inline]
 pub(crate) fn records(entries: &[u64; u64::BITS as usize]) -> PageRecords {
     let mask = |is: fn(u64) -> bool| {
@@ -40,7 +42,7 @@ pub(crate) fn records(entries: &[u64; u64::BITS as usize]) -> PageRecords {
 pub(crate) fn read<const N: usize>(table: &File, address: u64) -> io::Result<[u64; N]> {
     let mut bytes = [[0; 8]; N];
     let read = table.read_at(bytes.as_flattened_mut(), address / PAGE_BYTES as u64 * 8)?;
-    // The end of the address space cuts a read short.
+    // A short read is not an error: the address space ends there, and the other entries stay 0.
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.map(u64::from_le_bytes)) }
 }
 

@@ -3,6 +3,8 @@
 //! Each operation that installs pages wakes the threads that wait for them. No operation replaces a present page
 //! ([`UffdError::Exists`]): of two operations for one page, the first takes effect.
 
+#![expect(unsafe_code, reason = "ioctls of userfaultfd act on memory by address")]
+
 use std::ops::Range;
 use std::os::fd::AsFd;
 
@@ -15,7 +17,6 @@ use super::{Ioctls, Modes, Uffd, UffdError};
 /// Permitted accesses to an installed page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reads and writes are permitted.
     Writable,
     /// Reads are permitted; the first write is a fault (write-protect mode), or is marked (asynchronous mode).
     Protected,

@@ -12,7 +12,7 @@ pub enum FaultScope {
     UserFaultsOnly,
 }
 
-/// Support found by a probe.
+/// Support for userfaultfd that the probe has found.
 #[derive(Debug)]
 pub struct Probe {
     /// All features of this kernel. EVENT_FORK needs CAP_SYS_PTRACE in addition.

@@ -10,6 +10,8 @@
 //! protected since it was installed counts as written. So does a page never touched, unless PRESENT is requested as
 //! well. Writes through another mapping of the same file, and by `pwrite(2)`, leave no mark.
 
+#![expect(unsafe_code, reason = "PAGEMAP_SCAN takes raw pointers")]
+
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -32,11 +34,9 @@ bitflags! {
         const FILE = 1 << 2;
         /// The page is in memory.
         const PRESENT = 1 << 3;
-        /// The page is in swap.
         const SWAPPED = 1 << 4;
         /// The page is the kernel's shared page of zeros.
         const ZEROS = 1 << 5;
-        /// The page is part of a huge page.
         const HUGE = 1 << 6;
 
         /// Categories newer than this program.
@@ -57,7 +57,6 @@ bitflags! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageRun {
-    /// Address of the first page.
     pub start: u64,
     /// Address behind the last page.
     pub end: u64,
@@ -66,7 +65,6 @@ pub struct PageRun {
 }
 
 impl PageRun {
-    /// Categories of the pages, among those requested.
     #[cfg(test)]
     pub(crate) fn categories(&self) -> Categories {
         Categories::from_bits_retain(self.categories)
@@ -120,7 +118,6 @@ pub struct Pagemap {
 }
 
 impl Pagemap {
-    /// The page table of this process.
     pub fn own() -> std::io::Result<Pagemap> {
         Ok(Pagemap { file: File::open("/proc/self/pagemap")? })
     }
@@ -134,8 +131,9 @@ impl Pagemap {
     /// were filled, and the address reached: less than `range.end` if `found` was full.
     ///
     /// # Errors
-    /// `NotMapped` if the range is not whole pages or the kernel has no scan; EPERM with [`Action::CHECK`] without
-    /// asynchronous write protection. A process that has ended is scanned to the end without pages.
+    /// `NotMapped` if the range is not whole pages or the kernel has no scan; EPERM with [`Action::CHECK`]
+    /// without asynchronous write protection. If the process has ended, the scan reaches the end of the range
+    /// without a page.
     pub fn scan(
         &self,
         range: Range<u64>,

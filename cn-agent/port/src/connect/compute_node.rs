@@ -25,7 +25,7 @@ use crate::port::Port;
 use crate::renewal::Renewer;
 use crate::signals::Signals;
 
-/// Longest time for notifying the manager that this compute node leaves.
+/// Maximum time for the notice to the manager that this compute node has ended.
 const HANG_UP_TIMEOUT: Duration = Duration::from_millis(50);
 /// Longest time for the destruction of a temporary region after an error, in milliseconds.
 const ABANDON_WAIT_MS: u64 = 2_000;
@@ -243,7 +243,7 @@ impl ComputeNode {
         Ok(())
     }
 
-    /// Destroys a temporary region.
+    /// Destroys a temporary region; the manager may take up to `wait_ms` milliseconds.
     ///
     /// # Errors
     /// The manager's error.

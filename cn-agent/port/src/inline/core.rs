@@ -241,7 +241,6 @@ pub struct WriteBackProgress {
     failures: Option<u64>,
 }
 
-/// Result of a step of writing back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteBackStep {
     /// All pages have arrived at their memory nodes.
@@ -358,7 +357,8 @@ impl CoreState {
         engine.adopt(ready, clock.now())
     }
 
-    /// Moves the routes of the `bytes` bytes from `hpa` on to `parted`.
+    /// Moves the routes of the `bytes` bytes from `hpa` on to `parted`, so that the caller frees them without
+    /// the lock.
     pub fn part(&mut self, hpa: u64, bytes: u64, parted: &mut Vec<Route>) {
         if let Some(PortParts { engine, .. }) = &mut self.port {
             engine.part(hpa, bytes, parted);
@@ -370,7 +370,7 @@ impl CoreState {
         self.port.as_ref().is_some_and(|parts| parts.engine.is_connected_to(mac))
     }
 
-    /// Removes and returns the port, at its end.
+    /// Removes and returns the port; rounds do nothing afterwards.
     pub fn take_port(&mut self) -> Option<Port> {
         self.port.take().map(Port::from_parts)
     }

@@ -8,7 +8,7 @@ const PLACES: usize = 128;
 const FREE: u64 = 0;
 const WRITE: u64 = 1 << 62;
 const WANTED: u64 = 1 << 63;
-/// Flag of a slot: the pager has the request, and its end is to come.
+/// Flag of a slot: the pager has the request, and has not ended it yet.
 const ALREADY_WAITING: u64 = 1 << 61;
 /// Bit position of the page number (32 bits) in a slot.
 const PAGE: u32 = 8;
@@ -24,13 +24,12 @@ pub struct PageRequest {
     pub space: u8,
     /// Number of the page in the region.
     pub page: u32,
-    /// Whether the thread writes to the page.
     pub write: bool,
     /// Whether the pager has the request.
     pub already_waiting: bool,
 }
 
-/// Slots for requests.
+/// Table of the requests of waiting threads.
 #[derive(Debug)]
 pub struct Counter {
     places: [AtomicU64; PLACES],
@@ -112,12 +111,11 @@ pub enum PageRequestState {
     Told,
 }
 
-/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageRequestResult {
     /// The thread can repeat its access.
     Served,
-    /// The page's data is lost.
+    /// The page's data is lost, so that the access cannot succeed.
     Lost,
 }
 

@@ -1,5 +1,7 @@
 //! Table of mappings by address, for the SIGBUS handler.
 
+#![expect(unsafe_code, reason = "a signal handler reaches the core through a raw pointer")]
+
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
@@ -15,7 +17,7 @@ use cxloe_sigbus::Fault;
 /// Maximum number of mappings with inline faults in one process.
 const HANDLER_SLOTS: usize = 16;
 
-/// An entry of the SIGBUS handler's table.
+/// A mapping in the table, which the SIGBUS handler finds by the faulting address.
 struct Entry {
     start: AtomicU64,
     end: AtomicU64,
@@ -49,7 +51,7 @@ pub struct HandlerSlot {
 }
 
 impl HandlerSlot {
-    /// Registers `range` as region `space` of `core`.
+    /// Registers the addresses `range` as region `space` of `core`: from then on faults there are served.
     pub fn take(range: Range<u64>, core: &Arc<Core>, space: u8) -> Result<HandlerSlot, InlineError> {
         if !cxloe_sigbus::HAS_STACKS {
             return Err(InlineError::Architecture(std::env::consts::ARCH));
@@ -115,6 +117,8 @@ pub fn serve(fault: &Fault) -> bool {
         if !(start..end).contains(&address) {
             continue;
         }
+        // Counted before the core is read: `leave` then either waits for this handler or has removed the core
+        // already.
         entry.inside.fetch_add(1, Ordering::SeqCst);
         let core = entry.core.load(Ordering::SeqCst);
         let mut served = false;

@@ -55,7 +55,7 @@ type Slot = Mutex<Option<Interface>>;
 /// Interfaces by process, because a child does not own its parent's, and by compute node.
 static INTERFACES: Mutex<BTreeMap<(u32, CnId), Arc<Slot>>> = Mutex::new(BTreeMap::new());
 
-/// A region's share in its interface, given back when dropped.
+/// A region's use of its interface, which ends when this is dropped.
 pub struct InterfaceShare {
     slot: Arc<Slot>,
     hpa: u64,
@@ -75,8 +75,8 @@ fn lock(slot: &Slot) -> MutexGuard<'_, Option<Interface>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Attaches the region that `connect` names, over the interface that it names; returns the port and the region's
-/// share.
+/// Attaches the region that `connect` names, over the interface of `connect`, which is opened for its first
+/// region. Returns the port, and the region's share of the interface.
 pub fn take(connect: &ConnectOptions) -> Result<(SharedPortRef, InterfaceShare), InlineError> {
     let own = cn_of(own_mac(&connect.link).map_err(ConnectError::from)?, &connect.link.interface)?;
     let slot = {
@@ -92,7 +92,8 @@ pub fn take(connect: &ConnectOptions) -> Result<(SharedPortRef, InterfaceShare),
         let interface = connect.link.interface.clone();
         return Err(ConnectError::OtherWay { interface, own }.into());
     }
-    // From here on, dropping the share on an error undoes the steps; that takes the lock.
+    // From here on, dropping the share on an error undoes the steps. The drop takes the lock, so the guard
+    // ends before.
     let mut held = InterfaceShare {
         slot: Arc::clone(&slot),
         hpa: interface.next_hpa,
@@ -124,7 +125,7 @@ impl Interface {
     /// Whether `connect` names the link, manager, key and rate control with which this interface was opened.
     fn is_reached_as(&self, connect: &ConnectOptions) -> bool {
         let own = &self.options;
-        // The UDP addresses of peers known so far are not compared.
+        // Peers' UDP addresses are not compared: they are added while the interface is in use.
         let link = |options: &ConnectOptions| {
             let mut link: LinkConfig = options.link.clone();
             link.udp.peers = own.link.udp.peers.clone();
@@ -160,7 +161,7 @@ impl Interface {
     }
 }
 
-/// MAC addresses of a region's memory nodes.
+/// MAC addresses of a region's memory nodes, each once.
 fn macs_of(region: &Region) -> Vec<Mac> {
     let mut macs: Vec<Mac> = region.legs.iter().filter_map(|leg| Some(Mac(leg.mac()?.octets()))).collect();
     macs.sort_unstable();
@@ -173,7 +174,6 @@ impl InterfaceShare {
         self.hpa
     }
 
-    /// Size of the region in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,9 +1,10 @@
 //! A spin lock that a signal handler may take: waiting threads spin, so the lock keeps no list of them.
 
+#![expect(unsafe_code, reason = "the lock lends its value to one thread at a time")]
+
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A spin lock and the value that it protects.
 #[derive(Debug)]
 pub struct SpinLock<T> {
     taken: AtomicBool,

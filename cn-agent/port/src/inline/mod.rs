@@ -38,6 +38,11 @@
 //! fail with EFAULT; they raise no signal. Touch and write such a buffer first, or map the region with
 //! `cxloe_client::mapping::Mapping`, whose faults another process serves. A child after a fork does not inherit the
 //! mapping.
+//!
+//! Opening a session with keys allocates. If that becomes necessary while a thread faults with the lock of the
+//! program's allocator held, the fault waits for the session and the session for the lock, until
+//! [`lost_wait`](InlineOptions::lost_wait) ends the access. An allocator that keeps its own data in a region needs a
+//! lock of its own for that, or sessions without keys.
 
 mod core;
 mod counter;
@@ -82,7 +87,7 @@ impl Default for InlineOptions {
 /// Failure to map a region or to write it back.
 #[derive(Debug, thiserror::Error)]
 pub enum InlineError {
-    /// Not whole pages, or more than can be counted.
+    /// The size is not a number of whole pages, or has more pages than can be counted.
     #[error("a mapping has whole pages of 4096 bytes, up to 16 TiB; {0} bytes are not")]
     Size(u64),
     /// The limit of mapped regions is reached.

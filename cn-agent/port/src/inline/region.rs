@@ -1,5 +1,7 @@
 //! A region mapped in this process, whose faults the faulting threads serve.
 
+#![expect(unsafe_code, reason = "the memory is registered with a userfaultfd, and dropped by hand")]
+
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::time::Duration;
@@ -233,7 +235,7 @@ impl Drop for InlineRegion {
         if let Err(error) = self.end() {
             tracing::error!(%error, "a mapping ends");
         }
-        // SAFETY: it is not used afterwards.
+        // SAFETY: `memory` is dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }

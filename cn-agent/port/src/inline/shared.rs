@@ -1,5 +1,7 @@
 //! State shared by a port and the regions mapped over it, and the keeper thread that drives the port between faults.
 
+#![expect(unsafe_code, reason = "the state is dropped by hand, in the process that made it")]
+
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +55,7 @@ impl Clone for SharedPortRef {
 impl Drop for SharedPortRef {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: it is not used afterwards.
+            // SAFETY: `inner` is dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.inner) };
         }
     }
@@ -111,7 +113,7 @@ impl SharedPortRef {
     /// Moves peers, routes and policies of `ready` into the engine.
     ///
     /// # Errors
-    /// Those of [`Engine::adopt`].
+    /// The errors of [`Engine::adopt`].
     pub fn adopt(&self, mut ready: Engine) -> Result<(), RouteError> {
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.core.with(|state| state.adopt(&mut ready))
@@ -119,6 +121,7 @@ impl SharedPortRef {
 
     /// Removes the routes of the `bytes` bytes from `hpa` on, at most `routes` of them.
     pub fn part(&self, hpa: u64, bytes: u64, routes: usize) {
+        // Allocated before the lock is taken, whose holder must not allocate.
         let mut parted: Vec<Route> = Vec::with_capacity(routes);
         self.core.with(|state| state.part(hpa, bytes, &mut parted));
     }

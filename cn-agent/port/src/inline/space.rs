@@ -42,7 +42,7 @@ impl BufferSource for PagerBuffers<'_> {
 }
 
 impl Space {
-    /// The region at `hpa`, whose memory nodes may be absent for up to `wait_limit`.
+    /// Creates the space of the region at `hpa`, whose memory nodes may be absent for up to `wait_limit`.
     pub fn new(
         pager: Pager,
         memory: AnonymousPages,
@@ -155,7 +155,6 @@ impl Spaces {
         taken
     }
 
-    /// The region at index `at`, if there is one.
     #[inline]
     pub fn get(&mut self, at: u8) -> Option<&mut Space> {
         self.places.get_mut(usize::from(at))?.as_deref_mut()

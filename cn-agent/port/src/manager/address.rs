@@ -30,7 +30,6 @@ pub struct ManagerAddress {
 
 /// One HTTP request to a manager.
 pub struct Call {
-    /// HTTP method of the request.
     pub method: &'static str,
     /// Path and query of the URL.
     pub path: String,
@@ -40,7 +39,6 @@ pub struct Call {
     pub wait_limit: Duration,
 }
 
-/// Failure of a request.
 pub struct Failure {
     /// Reason of the failure, with the URL.
     pub reason: Unanswered,
@@ -133,8 +131,8 @@ fn is_denied(cause: Option<&Error>) -> bool {
     matches!(cause, Some(Error::Io(error)) if error.kind() == ErrorKind::PermissionDenied)
 }
 
-/// An HTTP agent for managers in the network, or for the one behind the socket `unix`. It opens a connection for each
-/// call.
+/// Creates an HTTP agent for managers in the network or, with `unix`, for the manager behind that socket.
+/// Each call opens a connection of its own.
 pub fn agent(unix: Option<&PathBuf>, tls: &Arc<ClientConfig>) -> Agent {
     let config =
         Agent::config_builder().max_idle_connections(0).max_redirects(0).max_redirects_will_error(false);

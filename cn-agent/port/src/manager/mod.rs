@@ -66,8 +66,9 @@ impl Cut {
 }
 
 impl Manager {
-    /// The manager at `urls`: `https://HOST:PORT`, `unix:/path/to/socket`, or `http://HOST:PORT` for a manager
-    /// without access control; several URLs are separated by commas. Calls present `credentials`.
+    /// Creates a client of the manager at `urls`: `https://HOST:PORT`, `unix:/path/to/socket`, or
+    /// `http://HOST:PORT` for a manager without access control; several URLs are separated by commas. Calls
+    /// present `credentials`.
     ///
     /// # Errors
     /// [`ClientError::BadUrl`].
@@ -98,7 +99,7 @@ impl Manager {
         self.call("POST", "/v1/compute-nodes", &asked, Some(node), ANSWER_TIMEOUT)
     }
 
-    /// Lists the compute nodes that the manager knows: `GET /v1/compute-nodes`.
+    /// Lists the compute nodes that are registered with the manager: `GET /v1/compute-nodes`.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -120,7 +121,7 @@ impl Manager {
         self.call("POST", &path, &format!("sync compute node {cn}"), Some(sync), wait_limit)
     }
 
-    /// Reports that this node refuses the manager, so that the manager can show it.
+    /// Reports that this node refuses the manager, so that administrators can see the refusal at the manager.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -245,6 +246,7 @@ impl Manager {
                         Unanswered::Because(reason) => reasons.push(reason),
                         scheme => other_scheme = Some(scheme),
                     }
+                    // The manager may have made the change, so the call is not sent to another one.
                     if failure.is_sent && call.method != "GET" {
                         self.current.set((self.current.get() + 1) % count);
                         break;
@@ -252,7 +254,7 @@ impl Manager {
                 }
             }
         }
-        // If some managers answer and none of them leads, that is the better explanation.
+        // Managers that answer without a leader explain the failure better than others that do not answer.
         leaderless.ok_or_else(|| other_scheme.unwrap_or_else(|| Unanswered::Because(reasons.join("; "))))
     }
 }

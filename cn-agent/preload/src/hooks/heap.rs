@@ -1,6 +1,8 @@
 //! The interposed functions `malloc`, `free` and the like. A block is given back to its own allocator, in any stage:
 //! the window's heap, the boot arena, or the next allocator behind this library.
 
+#![expect(unsafe_code, reason = "malloc and the like are exported by name, and take raw pointers")]
+
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
@@ -48,6 +50,7 @@ pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut u8 {
 /// `block` is null, or a block that a function of this module returned, was not freed since, and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut u8) {
+    // Blocks of the boot arena are never freed.
     if block.is_null() || boot::holds(block) {
         return;
     }
@@ -59,7 +62,7 @@ pub unsafe extern "C" fn free(block: *mut u8) {
     }
 }
 
-/// Frees a block that is to have 0 bytes, as the C library's function does.
+/// Changes the size of a block. With 0 bytes, frees the block, as the C library's function does.
 ///
 /// # Safety
 /// `block` is null, or a block that a function of this module returned, was not freed since, and is not used any more

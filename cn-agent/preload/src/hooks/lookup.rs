@@ -6,6 +6,8 @@
 //! between, and another namespace's C library, are left alone. Other lookups jump to the C library's `dlsym`, because
 //! that inspects the return address, for `RTLD_NEXT`.
 
+#![expect(unsafe_code, reason = "dlsym is exported by name, and written in assembly")]
+
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;

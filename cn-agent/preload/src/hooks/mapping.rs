@@ -1,5 +1,7 @@
 //! The interposed functions `mmap` and the like, by their names; what they do is in the module `mapping`.
 
+#![expect(unsafe_code, reason = "mmap and the like are exported by name, and take raw pointers")]
+
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::mapping;
@@ -21,7 +23,7 @@ macro_rules! interposed {
 }
 
 interposed! {
-    /// `mmap(2)`.
+    /// Makes large private anonymous mappings parts of the window.
     mmap = mmap(
         address: *mut c_void, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64
     ) -> *mut c_void,
@@ -29,17 +31,17 @@ interposed! {
     mmap64 = mmap(
         address: *mut c_void, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64
     ) -> *mut c_void,
-    /// `munmap(2)`.
+    /// Gives back those parts of the range that lie in the window.
     munmap = munmap(address: *mut c_void, bytes: usize) -> c_int,
-    /// `mremap(2)`.
+    /// Moves a part of the window by copying its content.
     mremap = mremap(
         address: *mut c_void, bytes: usize, new_bytes: usize, flags: c_int, new: *mut c_void
     ) -> *mut c_void,
-    /// `mprotect(2)`.
+    /// Commits reserved addresses of the window that become accessible.
     mprotect = mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int,
-    /// `madvise(2)`.
+    /// Announces a discard of pages of the window to the agent, and passes hints on.
     madvise = madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int,
-    /// `process_madvise(2)`.
+    /// Handles each range as `madvise` does, if the process is this one.
     process_madvise = process_madvise(
         process: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint
     ) -> isize,
@@ -52,7 +54,7 @@ fn cannot_lock() -> c_int {
     -1
 }
 
-/// Refused in a process with remote memory.
+/// Fails with EPERM for pages of the window.
 ///
 /// # Safety
 /// None: the kernel checks the range. The function is unsafe because the C library's declaration is.
@@ -62,7 +64,7 @@ pub unsafe extern "C" fn mlock(address: *const c_void, bytes: usize) -> c_int {
     unsafe { mlock2(address, bytes, 0) }
 }
 
-/// Refused in a process with remote memory.
+/// Fails with EPERM for pages of the window.
 ///
 /// # Safety
 /// None: the kernel checks the range. The function is unsafe because the C library's declaration is.
@@ -79,7 +81,7 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: usize, flags: c_i
     }
 }
 
-/// Refused in a process with remote memory.
+/// Fails with EPERM in a process with remote memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
     match source() {

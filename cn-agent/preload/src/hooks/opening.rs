@@ -13,6 +13,8 @@
 //! The hook jumps because the dynamic linker inspects the return address: the caller's own run path gives the search
 //! path of libraries, and the library is loaded into the caller's namespace.
 
+#![expect(unsafe_code, reason = "dlopen and dlmopen are exported by name, and written in assembly")]
+
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::Ordering::Acquire;

@@ -1,6 +1,8 @@
 //! The interposed functions that change a program's credentials or its user namespace. The helper threads, which are
 //! not threads of the C library, get the same credentials, or are stopped during the change.
 
+#![expect(unsafe_code, reason = "setuid and the like are exported by name")]
+
 use std::ffi::{c_int, c_void};
 
 use libc::{gid_t, uid_t};
@@ -8,7 +10,7 @@ use libc::{gid_t, uid_t};
 use crate::process::{is_own, run_single_threaded};
 use crate::{helpers, next_definition};
 
-/// Result of the call; if it succeeded, the helpers get the same credentials.
+/// Returns the result of a change of credentials; if it succeeded, the helpers get the same credentials.
 fn followed(done: c_int) -> c_int {
     if done == 0 && is_own() {
         helpers::follow();

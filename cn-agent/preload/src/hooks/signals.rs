@@ -2,13 +2,16 @@
 //! (module `traps`). The program's disposition is kept for it, and the signal is never blocked: the kernel ends a
 //! process that is trapped while SIGSYS is blocked.
 
+#![expect(unsafe_code, reason = "sigaction and the like are exported by name, and take raw pointers")]
+
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::null;
 
 use crate::{next_definition, traps};
 
-/// `sigaction(2)`.
+/// Records a disposition for SIGSYS without installing it, and keeps SIGSYS out of the masks of other
+/// handlers.
 ///
 /// # Safety
 /// As for the function of the C library.
@@ -40,7 +43,7 @@ pub unsafe extern "C" fn sigaction(
     0
 }
 
-/// `signal(3)`.
+/// Records a handler for SIGSYS without installing it.
 ///
 /// # Safety
 /// As for the function of the C library.
@@ -58,7 +61,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> l
     }
 }
 
-/// Calls `change` with the set, but for SIGSYS if the set is to be blocked.
+/// Calls `change` with `set`, without SIGSYS if the set is to be blocked.
 ///
 /// # Safety
 /// `set` is null, or a set.
@@ -79,7 +82,7 @@ unsafe fn without_ours(
     change(copy.as_ptr())
 }
 
-/// `sigprocmask(2)`.
+/// Changes the signal mask, but never blocks SIGSYS.
 ///
 /// # Safety
 /// As for the function of the C library.
@@ -94,7 +97,7 @@ pub unsafe extern "C" fn sigprocmask(
     unsafe { without_ours(how, set, |set| next_definition::sigprocmask(how, set, old)) }
 }
 
-/// `pthread_sigmask(3)`.
+/// Changes the signal mask, but never blocks SIGSYS.
 ///
 /// # Safety
 /// As for the function of the C library.

@@ -9,6 +9,8 @@
 //!
 //! `begin` jumps, so that no frame of this library lies on the stack of a thread that `pthread_exit` unwinds.
 
+#![expect(unsafe_code, reason = "pthread_create is exported by name, and threads begin in assembly")]
+
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Acquire;
@@ -25,7 +27,7 @@ struct ThreadStart {
     argument: *mut c_void,
 }
 
-/// `pthread_create(3)`.
+/// Starts a thread that releases its robust locks at its end.
 ///
 /// # Safety
 /// As for the function of the C library.
@@ -42,7 +44,7 @@ pub unsafe extern "C" fn pthread_create(
         if STAGE.load(Acquire) != REMOTE {
             return next_definition::pthread_create(thread, attributes, function, argument);
         }
-        // Not in the window: the new thread frees it.
+        // Not from the window: the new thread frees the block by the next allocator.
         let start = next_definition::malloc(size_of::<ThreadStart>()).cast::<ThreadStart>();
         if start.is_null() {
             return libc::EAGAIN;

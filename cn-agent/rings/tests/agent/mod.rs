@@ -1,4 +1,4 @@
-//! The worker's part in serving clients; a test drives it round by round.
+//! The part of the agent's worker that serves clients, driven round by round by a test.
 
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
@@ -16,21 +16,19 @@ use cxloe_rings::clients::Clients;
 
 use super::looped::{HPA, open_with, route};
 
-/// Limit of rounds within which an operation has to end.
+/// Maximum number of rounds that an operation may take.
 pub const ROUNDS: usize = 100_000;
 
-/// The worker's part: engine, services and clients.
 pub struct Agent {
     parts: PortParts,
     pub clients: Clients,
     slots: ClientSlots,
     /// Size of each region in bytes.
     pub bytes: usize,
-    /// Addresses of the regions.
     pub regions: Vec<Range<u64>>,
 }
 
-/// A client's ends of its rings and of its socket.
+/// The client's ends of its rings and of its socket.
 pub struct Ends {
     pub ring: ClientEnd,
     _socket: UnixStream,
@@ -66,7 +64,8 @@ impl Agent {
         self.connect_as(None).0
     }
 
-    /// Connects a client of this user; returns also a second mapping of its memory.
+    /// Connects a client of user `uid`. Also returns a second mapping of the client's memory, by which a test
+    /// can overwrite the rings.
     pub fn connect_as(&mut self, uid: Option<u32>) -> (Ends, SharedMemory) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let end = AgentEnd::new(SharedMemory::create(PORT_BYTES).expect("memory"));
@@ -80,7 +79,6 @@ impl Agent {
         (ends, SharedMemory::open(again, PORT_BYTES).expect("the same memory"))
     }
 
-    /// Runs one round of the worker.
     pub fn round(&mut self, mapped: &[std::ops::Range<u64>]) {
         let PortParts { link, engine, clock, .. } = &mut self.parts;
         let clients = &mut self.clients;

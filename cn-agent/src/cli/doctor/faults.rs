@@ -1,5 +1,5 @@
-//! Checks whether programs can map remote memory: the kernel's support of userfaultfd, and the agent's rights over
-//! other users' programs. Line reads and writes need none of it.
+//! Checks whether programs can map remote memory: the kernel's support of userfaultfd, and the agent's rights
+//! over other users' programs. Line reads and writes need neither.
 
 use cxloe_cn_core::mapped::MappingKind;
 use cxloe_daemon::doctor::permissions::{Process, SYS_PTRACE};
@@ -7,10 +7,10 @@ use cxloe_daemon::doctor::{Check, Group};
 use cxloe_paging::memory::required_features;
 use cxloe_paging::uffd::{FaultScope, Features, OpenError, Probe, probe};
 
-/// Sysctl that permits unprivileged users to handle faults of the kernel.
+/// Sysctl that permits unprivileged users to handle page faults that occur inside system calls.
 const SYSCTL: &str = "vm.unprivileged_userfaultfd";
 
-/// Probes the kernel's support and the process's capabilities, and assesses both.
+/// Checks userfaultfd and the capability `CAP_SYS_PTRACE`, and returns the two results.
 pub fn examine(process: &Process) -> Vec<Check> {
     vec![judge_faults(&probe()), judge_others(process.lacks(&[SYS_PTRACE]))]
 }

@@ -40,7 +40,7 @@ pub struct DoctorArgs {
     settings: OptionSources<Settings>,
 }
 
-/// Runs all checks and prints the report.
+/// Runs all checks and prints the report. The exit code is that of the worst result.
 pub fn run(args: DoctorArgs) -> ExitCode {
     let DoctorArgs { config, json, settings } = args;
     let mut machine = NodeHost::read();
@@ -77,7 +77,8 @@ fn examine(config: &Config, machine: &NodeHost) -> Vec<Check> {
     checks
 }
 
-/// Assesses the sessions of a running agent.
+/// Checks whether an agent answers. An agent that does not run is no fault: users run `doctor` before the
+/// first start.
 fn judge_daemon(sessions: &Result<Vec<Session>, ClientError>) -> Check {
     let (group, name) = (Group::Daemon, "agent");
     match sessions {
@@ -92,7 +93,6 @@ fn judge_daemon(sessions: &Result<Vec<Session>, ClientError>) -> Check {
     }
 }
 
-/// Assesses the link of a running agent.
 fn judge_agent_link(counters: &Counters) -> Check {
     let detail = if counters.link_detail.is_empty() { "" } else { ": " };
     let open = format!("open, by {}{detail}{}", counters.backend, counters.link_detail);
@@ -103,7 +103,8 @@ fn judge_agent_link(counters: &Counters) -> Check {
     )
 }
 
-/// Reports how a running agent waits.
+/// Names the kernel interface by which a running agent sleeps until frames arrive. Never a warning: each one
+/// works.
 fn judge_sleep(counters: &Counters) -> Check {
     let way = if counters.sleeps_by.is_empty() { "it has not slept yet" } else { &counters.sleeps_by };
     Check::ok(Group::Daemon, "sleeps by", way)

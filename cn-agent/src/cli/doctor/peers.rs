@@ -1,6 +1,7 @@
-//! The memory nodes: their state at the manager, and whether they answer frames. If an agent runs, its sessions show
-//! that. Otherwise the check opens a session with each memory node, by packet rings or over UDP, and closes it at once.
-//! A memory node that still serves an agent with this address refuses the session, which is an answer, too.
+//! Checks of the memory nodes: their state at the manager, and whether they answer frames. If an agent runs,
+//! its sessions show the answers. Otherwise the check opens a session with each memory node, by packet rings
+//! or over UDP, and closes it at once. A memory node that still serves an agent with this address refuses the
+//! session, which is an answer, too.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::PreSharedKey;
 
-/// Longest wait for memory nodes to answer.
+/// Maximum wait for the answers of all memory nodes together.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Assesses the memory nodes by their state at the manager; `mtu` is the MTU of the local interface.
@@ -65,20 +66,18 @@ pub struct PeerAnswer {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CallOutcome {
-    /// A session was opened.
     Open,
-    /// The memory node refused the session, for this reason.
+    /// Reason for which the memory node refused the session.
     Refused(String),
-    /// The memory node did not answer.
+    /// No answer, although a healthy memory node would have given one.
     Silent,
-    /// The memory node did not answer over UDP, or the manager has no UDP address of it.
+    /// No answer over UDP, or the manager has no UDP address of the memory node.
     SilentOverUdp,
-    /// No request was sent, for this reason.
+    /// Reason for which no request could be sent.
     NotAsked(String),
 }
 
 impl PeerAnswer {
-    /// Assesses the answer.
     pub fn judge(&self) -> Check {
         let (group, name) = (Group::Peers, format!("frames to {}", self.node));
         match &self.outcome {
@@ -119,7 +118,7 @@ pub fn from_agent(sessions: &[Session]) -> Vec<PeerAnswer> {
     sessions.iter().map(answer).collect()
 }
 
-/// Opens a session with each memory node that the manager reaches.
+/// Opens a session with each memory node that the manager reaches, and returns the outcomes.
 pub fn ask(config: &Config, nodes: &[MemoryNodeStatus]) -> Vec<PeerAnswer> {
     let reachable = || nodes.iter().filter(|status| status.node.health == Health::Reachable);
     let called: Vec<(String, Mac)> = reachable()

@@ -1,4 +1,5 @@
-//! `cn-agent vm --incoming`: waits for a machine that moves here, and then runs it as its own.
+//! `cn-agent vm --incoming`: waits for a virtual machine that moves to this compute node, and then runs the
+//! machine as if it had started here.
 
 use std::io;
 use std::net::TcpListener;
@@ -29,14 +30,14 @@ use super::control;
 use super::{MachineArgs, Started, exit_as};
 use crate::cli::failure::of_agent;
 
-/// Longest silence of a source after it has connected.
+/// Maximum wait for the first message of a source that has connected.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for the thread of an arrival once QEMU has ended.
+/// Maximum wait for the thread of an arrival once QEMU has ended.
 const FINISH_MAX: Duration = Duration::from_secs(10);
-/// Exit code after a signal that ended the wait: that of shells.
+/// Exit code, less the signal's number, after a signal that ended the wait: the one that shells use.
 const SIGNAL_CODE: i32 = 128;
 
-/// Socket at which sources connect.
+/// Listening socket for sources, by TCP or on this machine.
 enum Listener {
     Tcp(TcpListener),
     Unix(Bound),
@@ -83,12 +84,14 @@ impl Listener {
         Ok(stream)
     }
 
-    /// Waits for a connection; returns the number of a signal that came first.
+    /// Waits for a connection. Returns the number of a termination signal that arrives first as the error.
     fn next(&self) -> Result<Stream, i32> {
         let mut all = SigSet::empty();
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| all.add(signal));
         let mut before = SigSet::empty();
         let blocked = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before));
+        // The signals are read from a descriptor, because `poll` waits for them and for a connection
+        // together.
         let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
         let outcome = loop {
             let Ok(signals) = &signals else { break Err(Signal::SIGTERM as i32) };
@@ -111,7 +114,7 @@ impl Listener {
     }
 }
 
-/// Waits for the machine and runs it.
+/// Waits until the machine arrives, and runs it to its end.
 ///
 /// # Errors
 /// When the address or the ticket cannot be used, or the machine cannot be run.
@@ -148,7 +151,8 @@ pub fn run(args: &MachineArgs, address: &MoveAddress, library: &Path, agent: &Pa
     }
 }
 
-/// Opens the connection of a source, and reads which machine it has.
+/// Opens the sealed connection of a source, and checks that the source offers the machine of `region`. Also
+/// returns the bytes of the machine's memory.
 fn open(stream: Stream, ticket: &Ticket, region: &str) -> io::Result<(SealedSender, SealedReceiver, u64)> {
     let (mut sender, mut receiver) = channel::accept(stream, ticket, rand::random())?;
     let (named, bytes) = greet(&mut receiver, SILENCE_MAX)?;
@@ -163,11 +167,11 @@ fn open(stream: Stream, ticket: &Ticket, region: &str) -> io::Result<(SealedSend
 enum Received {
     /// The machine ran here, and its monitor has ended.
     Ran(std::process::ExitStatus),
-    /// It did not run here.
+    /// The machine did not run here, for this reason.
     Gone(String),
 }
 
-/// Starts a monitor that takes the machine over, and supervises it to its end.
+/// Starts a monitor that takes over the machine, and supervises the monitor to its end.
 fn receive(
     args: &MachineArgs,
     library: &Path,
@@ -214,7 +218,7 @@ fn receive(
             control::serve(&machine, &place, &stopped);
         }
     };
-    // Of this thread the signals are blocked by now, as of the session.
+    // The session has blocked signals in this thread, and the new thread inherits that.
     let thread = thread::Builder::new().name("vm-arrival".into()).spawn(body).map_err(Failure::failed)?;
     let over = started.session.supervise().map_err(Failure::failed)?;
     stop.store(true, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! The socket by which `cn-agent vm move` reaches the process that runs a machine: one request and its progress, each a line
-//! of JSON. If the requester ends, the move is given up, as long as that is possible.
+//! Control socket of a process that runs a virtual machine. `cn-agent vm move` sends one request there and
+//! reads the progress, each as a line of JSON. If the requester ends, the move is cancelled as long as that
+//! is possible.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,66 +23,67 @@ use std::os::fd::AsFd;
 use super::manager::FabricManager;
 use super::{Connect, MachineArgs};
 
-/// Interval of looks at the end of the machine, in milliseconds.
+/// Interval at which loops check whether to end, in milliseconds.
 const LOOK_MS: u8 = 50;
-/// Longest request, in bytes.
+/// Maximum length of a request in bytes.
 const REQUEST_MAX: u64 = 64 << 10;
-/// Longest silence of a requester.
+/// Maximum silence of a requester, since requests are served one at a time.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Longest wait, at the end, for a move whose outcome is still to be told.
+/// Maximum wait for a move in progress when the machine has ended.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
-/// Order to move the machine.
+/// Request of `cn-agent vm move`, as one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MoveRequest {
-    /// Address of the target.
+    /// Address at which the target compute node waits: `HOST:PORT` or `unix:PATH`.
     pub to: String,
-    /// Secret of both sides.
+    /// Secret that both compute nodes have, as text.
     pub ticket: String,
-    /// Whether the two sides are only compared.
+    /// Whether to compare the two compute nodes only, without a move.
     pub dry_run: bool,
-    /// URL of the manager.
+    /// URL of the manager that hands the region over.
     pub manager: String,
-    /// Token for the manager.
+    /// Token for the manager, with the rights of the user who moves the machine.
     pub token: Option<String>,
 }
 
-/// Progress of a move.
+/// Answer to a [`MoveRequest`]: any number of steps, and then the end, each as a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoveProgress {
-    /// The next step.
+    /// Text about the step that begins.
     Step(String),
-    /// The end.
+    /// The outcome, after which the connection ends.
     End {
         /// `possible`, `moved`, `unconfirmed`, `stayed` or `broken`.
         outcome: String,
         /// Reason, if the machine did not move or it is unknown whether it runs.
         reason: Option<String>,
-        /// Name of the compute node.
+        /// Name of the target compute node, once it is known.
         target: Option<String>,
-        /// Time that the guest was stopped, in microseconds.
+        /// Time in microseconds from QEMU's stop of the guest to the target's report that the guest runs.
         stopped_us: Option<u64>,
-        /// Bytes of QEMU's state.
+        /// Bytes of QEMU's state that were sent.
         state_bytes: u64,
-        /// Number of pages that were resident.
+        /// Number of pages that were resident when the memory was suspended.
         resident_pages: u64,
     },
 }
 
-/// Path of the socket of the machine whose memory is `region`.
+/// Default path of the control socket of the machine whose memory is `region`.
 pub fn path(region: &str) -> PathBuf {
     default_socket().with_file_name(format!("vm-{region}.sock"))
 }
 
-/// The thread that serves the socket.
+/// Thread that serves the control socket while the machine runs.
 pub struct Control {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Control {
-    /// Serves the socket of a machine to which `connect` connects. Prints why a machine cannot move, if it cannot.
+    /// Starts the thread, which connects to QEMU by `connect` and serves requests. Prints the reason if the
+    /// machine cannot move.
     pub fn start(args: &MachineArgs, connect: Connect) -> Control {
         let region = args.region.as_ref().map(ToString::to_string).unwrap_or_default();
         let place = args.control.clone().unwrap_or_else(|| path(&region));
@@ -89,7 +91,7 @@ impl Control {
         let stopped = Arc::clone(&stop);
         let body = move || match connect() {
             Ok(machine) => serve(&machine, &place, &stopped),
-            // QEMU has printed why it ended.
+            // Not reported: QEMU has printed why it ended.
             Err(QmpError::Gone) => {}
             Err(error) => to_stderr!("cn-agent: this machine cannot move: {error}"),
         };
@@ -100,7 +102,7 @@ impl Control {
         Control { stop, thread: thread.ok() }
     }
 
-    /// Ends the thread, after a move under way has told its outcome.
+    /// Ends the thread, after a move in progress has reported its outcome.
     pub fn finish(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return };
@@ -111,7 +113,7 @@ impl Control {
     }
 }
 
-/// Serves requests at `place` until `stop` is set.
+/// Serves requests on a socket at `place` until `stop` is set.
 pub fn serve(machine: &MovableMachine, place: &Path, stop: &AtomicBool) {
     let socket = match Bound::bind(place, 0o600, "virtual machine of this region") {
         Ok(socket) => socket,
@@ -158,22 +160,24 @@ fn answer(machine: &MovableMachine, stream: UnixStream) -> io::Result<()> {
     let said = Mutex::new(stream.try_clone()?);
     let say = |progress: &MoveProgress| {
         let line = format!("{}\n", serde_json::to_string(progress).unwrap_or_default());
-        // Whoever asked may have ended.
+        // An error is ignored: the requester may have ended, which the watcher notices.
         let _ = said.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
     };
     let departure = Departure::new(machine, order, &mut manager, &cancelled);
     let (end, report) = departure.run(|step| say(&MoveProgress::Step(describe(step))));
     say(&told(&end, report));
     print_end(&end);
+    // Ends the watcher's read, so that its thread can be joined.
     stream.shutdown(std::net::Shutdown::Both)?;
     let _ = watcher.join();
     Ok(())
 }
 
-/// Sets the flag when the requester ends.
+/// Starts a thread that sets `cancelled` when the requester closes the connection.
 fn watch(mut stream: UnixStream, cancelled: Arc<AtomicBool>) -> io::Result<JoinHandle<()>> {
     stream.set_read_timeout(None)?;
     let body = move || {
+        // A requester sends nothing after its request, so the read returns when the connection ends.
         let _ = stream.read(&mut [0]);
         cancelled.store(true, Ordering::Relaxed);
     };

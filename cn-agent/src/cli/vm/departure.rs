@@ -1,4 +1,4 @@
-//! `cn-agent vm move`: orders the process that runs a machine to move it, and shows the progress.
+//! `cn-agent vm move`: asks the process that runs a virtual machine to move it, and shows the progress.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -39,26 +39,26 @@ Exit codes: 0 moved (or possible), 5 the machine stays here, 1 it has moved and 
 pub struct MoveArgs {
     /// The region that is the machine's memory
     region: Name,
-    /// Where the other compute node waits: HOST:PORT, or unix:PATH
+    /// Address at which the other compute node waits: HOST:PORT, or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     to: MoveAddress,
-    /// File of the secret that the other side has written
+    /// File with the secret that the other compute node has written
     #[arg(long, value_name = "FILE")]
     ticket: PathBuf,
-    /// Only compare the two sides
+    /// Only compare the two compute nodes
     #[arg(long)]
     dry_run: bool,
     /// The manager, as for `gmm` [default: that of this machine's agent]
     #[arg(long, env = "CXLOE_MANAGER", value_name = "URL")]
     manager: Option<String>,
-    /// Socket of the machine [default: vm-REGION.sock in the folder of the agent's default socket]
+    /// Control socket of the machine [default: vm-REGION.sock in the folder of the agent's default socket]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     #[command(flatten)]
     socket: SocketArgs,
 }
 
-/// Moves a machine, and prints the outcome.
+/// Moves a machine, and prints progress and outcome.
 ///
 /// # Errors
 /// When the machine is not reached, or did not move.

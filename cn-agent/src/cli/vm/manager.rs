@@ -1,4 +1,5 @@
-//! The manager, as a move of a machine uses it.
+//! Client of the manager for the move of a virtual machine: hands the machine's region to another compute
+//! node, or stops that.
 
 use std::time::Duration;
 
@@ -9,19 +10,19 @@ use cxloe_fabric::model::{CnId, Name, Region};
 use cxloe_vmm::migration::sender::RegionManager;
 use tokio::runtime::Runtime;
 
-/// Longest wait of the manager for a hand-over, in one request.
+/// Maximum time in milliseconds for which the manager may wait for a hand-over before it answers.
 const HAND_OVER_MS: u64 = 5_000;
-/// Longest wait for the manager's answer.
+/// Maximum wait for the manager's answer; longer than [`HAND_OVER_MS`].
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// The manager, asked with a person's rights.
+/// Client with the rights of the user who moves the machine, not with those of this node.
 pub struct FabricManager {
     client: Client,
     runtime: Runtime,
 }
 
 impl FabricManager {
-    /// The manager at `url`.
+    /// Creates a client of the manager at `url`.
     ///
     /// # Errors
     /// A malformed URL or token.

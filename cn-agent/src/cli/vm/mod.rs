@@ -1,5 +1,5 @@
-//! `cn-agent vm`: a virtual machine whose memory is remote. It runs here from its start, or moves here from another compute
-//! node, and may move on to another.
+//! `cn-agent vm`: a virtual machine whose memory is remote. It starts here, or moves here from another
+//! compute node, and may later move to another one.
 
 mod arrival;
 mod control;
@@ -38,9 +38,7 @@ pub use serve_uffd::{ServeUffdArgs, serve_uffd};
 /// Arguments of `cn-agent vm`: those of a machine, or a subcommand.
 #[derive(Debug)]
 pub enum VmArgs {
-    /// A machine to be run.
     Machine(Box<MachineArgs>),
-    /// An order for a running machine.
     Action(VmAction),
 }
 
@@ -50,7 +48,8 @@ pub enum VmAction {
     Move(departure::MoveArgs),
 }
 
-// By hand: an optional group of arguments that are required in it is not what the derivation makes of it.
+// Written by hand, because clap cannot derive an optional group of arguments some of which are required in
+// the group.
 impl Args for VmArgs {
     fn augment_args(command: clap::Command) -> clap::Command {
         let command = VmAction::augment_subcommands(MachineArgs::augment_args(command));
@@ -118,7 +117,7 @@ pub struct MachineArgs {
     /// Wait at HOST:PORT or unix:PATH for the machine that has this region at another compute node
     #[arg(long, value_name = "ADDRESS", requires = "region", requires = "ticket", conflicts_with = "keep")]
     incoming: Option<MoveAddress>,
-    /// File of the secret that the machine's source needs as well; it is written if there is none
+    /// File with the secret that the machine's source needs as well; created if it does not exist
     #[arg(long, value_name = "FILE", requires = "incoming")]
     ticket: Option<PathBuf>,
     /// Socket for `cn-agent vm move` [default: vm-REGION.sock in the folder of the agent's default socket]
@@ -129,16 +128,16 @@ pub struct MachineArgs {
     preload: Option<PathBuf>,
     #[command(flatten)]
     socket: SocketArgs,
-    /// The monitor and its arguments
+    /// The virtual machine monitor and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Runs a virtual machine monitor with remote memory, or moves a machine. Exits with the monitor's exit code if that is not
-/// 0.
+/// Runs a virtual machine monitor with remote memory, or moves a machine. Exits with the monitor's exit code
+/// if that is not 0.
 ///
 /// # Errors
-/// When it cannot be run or moved, or its temporary region cannot be destroyed.
+/// When the monitor cannot be run, the machine cannot be moved, or the temporary region cannot be destroyed.
 pub fn vm(args: VmArgs) -> Result<(), Failure> {
     match args {
         VmArgs::Action(VmAction::Move(order)) => departure::run(&order),
@@ -182,7 +181,8 @@ fn run(args: &MachineArgs) -> Result<(), Failure> {
     exit_as(over.status)
 }
 
-/// Ends as the monitor has ended.
+/// Returns if the monitor has ended with exit code 0; otherwise ends this process with the monitor's exit
+/// code.
 fn exit_as(status: ExitStatus) -> Result<(), Failure> {
     match session::exit_code(status) {
         0 => Ok(()),
@@ -191,18 +191,17 @@ fn exit_as(status: ExitStatus) -> Result<(), Failure> {
     }
 }
 
-/// Connects to the QEMU of a machine, which takes until it has started.
+/// Connects to the QEMU of a machine. Blocks until QEMU has started.
 type Connect = Box<dyn FnOnce() -> Result<Arc<MovableMachine>, QmpError> + Send>;
 
-/// A monitor that was started.
 struct Started {
     session: Session,
-    /// The machine, if it can move.
+    /// Connects to QEMU, if the machine can move; `None` for other monitors and for temporary regions.
     machine: Option<Connect>,
 }
 
 impl Started {
-    /// Starts the monitor with the memory that `owner` holds.
+    /// Starts the monitor with the memory of `owner`.
     fn spawn(
         args: &MachineArgs,
         library: &Path,

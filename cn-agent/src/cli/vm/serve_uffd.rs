@@ -1,4 +1,4 @@
-//! `cn-agent serve-uffd`: virtual machines whose monitor hands over a userfaultfd.
+//! `cn-agent serve-uffd`: serves the memory of a virtual machine whose monitor hands over a userfaultfd.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -60,7 +60,7 @@ pub struct ServeUffdArgs {
     /// First write a snapshot's memory file to the region
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
-    /// Longest wait of the machine for a successor of the agent if it ends
+    /// Longest wait of the machine for a successor if the agent ends
     #[arg(long, default_value = "30s", value_name = "TIME")]
     wait: Span,
     /// Longest outage of memory nodes before the memory counts as lost
@@ -105,7 +105,6 @@ pub fn serve_uffd(args: &ServeUffdArgs) -> Result<(), Failure> {
     }
 }
 
-/// Outcome of serving a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MachineEnd {
     /// The machine ended by itself, or a signal came before any machine.
@@ -143,7 +142,8 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
     let Some(machine) = next_machine(&socket, room, stop) else { return Ok(MachineEnd::Ended) };
     // Only one machine is served, so no other monitor may connect.
     drop(socket);
-    // The guard starts before there are connections to the agent, since its process would keep them open.
+    // The guard starts before any connection to the agent exists: its process would inherit the connection
+    // and keep it open.
     let guard = Guard::post(&machine.process).map_err(Failure::failed)?;
     let source = MemorySource { agent: path, space: owner.space(), wait: args.wait.0 };
     let exit_reason = Arc::new(Mutex::new(None));
@@ -189,14 +189,14 @@ fn watch(
     loop {
         let over = ends(machine);
         if over {
-            // The machine may be ending for the same cause.
+            // Gives the serving threads time to report a reason, which may also be why the machine ends.
             thread::sleep(Duration::from_millis(LOOK_MS.into()));
         }
         match first(exit_reason).take() {
             Some(ExitReason::Lost(Pages { first, count })) => {
                 error!(first, count, "pages of the machine's memory are lost; the machine is ended")
             }
-            // The agent drops a process whose memory is gone a moment before the process ends.
+            // The agent drops a process without memory a moment before the process itself has ended.
             Some(ExitReason::Abandoned(_)) if over || ends(machine) => {
                 info!(pid = machine.pid, "the machine has ended");
                 return MachineEnd::Ended;
@@ -210,8 +210,8 @@ fn watch(
             }
             None if stop.load(Ordering::Relaxed) => warn!("asked to stop; the machine is ended"),
             None => {
-                // The agent does not read the bytes of this connection; while open, it keeps the region from other
-                // owners.
+                // While this connection is open, no other owner can claim the region. After a restart of the
+                // agent it is opened again; an error is ignored, because the next round tries once more.
                 if has_hung_up(owner.as_fd()) {
                     let _ = owner.resume();
                 }

@@ -1,9 +1,11 @@
-//! Sleeping until any of several descriptors is ready, or a time is over: one system call for the link, the faults of
-//! mapped regions, the clients' sockets and control's waker. The set is kept between sleeps, so that only the first
-//! sleep allocates.
+//! Sleeps until any of several descriptors is ready, or a time is over: one system call for the link, the
+//! faults of mapped regions, the clients' sockets and control's waker. The set is kept between sleeps, so
+//! that only the first sleep allocates.
 //!
-//! Sleeps by io_uring (`ring`), whose cost does not depend on the number of clients, or, if that is forbidden or the
-//! kernel is old, by `ppoll`, which polls each descriptor before and after every sleep.
+//! Sleeps by io_uring (`ring`), whose cost does not depend on the number of clients, or, if that is forbidden
+//! or the kernel is old, by `ppoll`, which polls each descriptor before and after every sleep.
+
+#![expect(unsafe_code, reason = "ppoll and getsockopt take raw pointers")]
 
 mod ring;
 
@@ -22,7 +24,7 @@ use ring::Ring;
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// A waker for one sleeper.
+    /// Creates a waker for one sleeper.
     ///
     /// # Errors
     /// The kernel's error.
@@ -56,7 +58,7 @@ pub struct Sleeper {
     places: Vec<WatchedDescriptor>,
     way: SleepCall,
     waker: Waker,
-    /// Number of the link's opening, since a reopened link may have a descriptor of the same number.
+    /// Number of times that the link was opened: a reopened link may have a descriptor of the same number.
     opening: u32,
     /// Whether the waker ended the last sleep.
     rung: bool,
@@ -64,7 +66,7 @@ pub struct Sleeper {
 
 /// System call by which the sleeper sleeps.
 enum SleepCall {
-    /// Not determined yet: the sleeping thread does that.
+    /// Not determined yet: the sleeping thread does that, since no other thread may use its ring.
     Unknown,
     Ring(Box<Ring>),
     Poll {
@@ -73,7 +75,7 @@ enum SleepCall {
     },
 }
 
-/// Index of the link's descriptor.
+/// Index of the link among the watched descriptors.
 const LINK: usize = 1;
 /// Number of descriptors in front of those of clients.
 const FIXED: usize = 3;
@@ -85,7 +87,8 @@ impl fmt::Debug for Sleeper {
 }
 
 impl Sleeper {
-    /// A sleeper for `waker`, `link` and `paging`, if they have a descriptor, and for up to `clients` sockets.
+    /// Creates a sleeper for `waker`, for `link` and `paging` if they have a descriptor, and for up to
+    /// `clients` sockets.
     pub fn new(waker: Waker, link: Option<RawFd>, paging: Option<RawFd>, clients: usize) -> Sleeper {
         let mut places = Vec::with_capacity(FIXED + clients);
         let fixed = [Some(waker.0.as_fd().as_raw_fd()), link, paging];
@@ -182,7 +185,6 @@ fn by_poll(error: &io::Error, most: usize) -> SleepCall {
     SleepCall::Poll { set: Vec::with_capacity(most), why: error.to_string() }
 }
 
-/// Sleeps by `ppoll`.
 fn poll(set: &mut Vec<libc::pollfd>, places: &mut [WatchedDescriptor], most: Duration) {
     set.clear();
     // The kernel skips entries with negative numbers.

@@ -1,9 +1,12 @@
-//! Sleeping by io_uring. Each descriptor is submitted once and stays submitted until it is ready. The cost of a sleep
-//! depends on the number of descriptors that became ready, not on the number watched. A descriptor that becomes ready
-//! while the thread works is queued once, without an interruption, and returned by the next sleep.
+//! Sleeping by io_uring. Each descriptor is submitted once and stays submitted until it is ready. The cost of
+//! a sleep depends on the number of descriptors that became ready, not on the number watched. A descriptor
+//! that becomes ready while the thread works is queued once, without an interruption, and returned by the
+//! next sleep.
 //!
-//! A submission keeps its file open, so call [forget](Ring::forget) before closing the descriptor, or shut the socket
-//! down.
+//! A submission keeps its file open. Before a descriptor is closed, [`forget`](Ring::forget) must be called
+//! or the socket be shut down.
+
+#![expect(unsafe_code, reason = "io_uring may access the memory that submissions refer to")]
 
 use std::io;
 use std::time::Duration;
@@ -24,14 +27,15 @@ const GETEVENTS: u32 = 1;
 /// The kernel's rings. Only the thread that made them may use them, which the kernel checks.
 pub(super) struct Ring {
     ring: IoUring,
-    /// Indices of descriptors that are not submitted.
+    /// Indices of descriptors that are not submitted; the next sleep submits them.
     idle: Vec<u32>,
     /// Number of cancellations, by which completions of earlier submissions are recognised and ignored.
     generation: u32,
 }
 
 impl Ring {
-    /// A ring for the calling thread and `places` descriptors, none of which is submitted.
+    /// Creates a ring for the calling thread and `places` descriptors, with room for `most`. No descriptor is
+    /// submitted yet.
     ///
     /// # Errors
     /// The kernel's error: the kernel is older than 6.1, or io_uring is forbidden.
@@ -78,6 +82,7 @@ impl Ring {
         match slept {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
+                // Time-outs, signals and a full queue of completions end a sleep without a fault.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },

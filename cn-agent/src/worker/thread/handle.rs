@@ -24,7 +24,6 @@ use crate::worker::order::{Orders, WorkerResults};
 use crate::worker::placement::{Placement, Thread};
 use crate::worker::sleeper::{Sleeper, Waker};
 
-/// A running worker thread.
 #[derive(Debug)]
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
@@ -33,8 +32,8 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Starts a worker over `link`, with pause signals from `signals`. What it has to report goes to `results`. `on_end`
-    /// is called when the worker has stopped for any reason.
+    /// Starts a worker over `link`, with pause signals from `signals`. The worker reports to `results`.
+    /// `on_end` is called when the worker has stopped for any reason.
     ///
     /// # Errors
     /// Failure to create the worker's waker or thread.
@@ -82,11 +81,12 @@ impl WorkerHandle {
             health,
             inbox,
         };
-        // The name of a single worker is the one that tools and the book know.
+        // A single worker keeps the plain name, which tools and the book use.
         let name = if index == 0 { "worker".into() } else { format!("worker-{index}") };
         let thread = thread::Builder::new().name(name).spawn(move || {
             match cpu {
                 Some(cpu) => pin(cpu),
+                // Opened on the worker's own thread, since it reads the records of the calling thread.
                 None => worker.seat = Thread::this(),
             }
             // `on_end` is called also after a panic, since an agent without a worker must end.

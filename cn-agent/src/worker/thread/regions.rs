@@ -9,7 +9,7 @@ use cxloe_wire::time::Time;
 use super::users::EngineUsers;
 
 impl EngineUsers {
-    /// Applies a change from the manager.
+    /// Applies a change that the manager has made to this node's regions.
     pub fn follow(&mut self, change: AttachmentChange, engine: &mut Engine, now: Time) {
         let clients = &mut self.clients;
         match &change {
@@ -135,12 +135,13 @@ impl EngineUsers {
         }
     }
 
-    /// Continues draining regions.
+    /// Continues to drain regions that are to be detached. Reports a region when its lines are written back,
+    /// or attaches the region again if that was ordered meanwhile.
     #[cold]
     pub fn advance_drains(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) {
         let wait_limit = self.station.timing.dead_after;
         match self.drains.advance(engine, &self.station, wait_limit, now, tx) {
-            // The thread that gave the order may have ended.
+            // An error is ignored: the receiving thread may have ended.
             Some(Drained::Tell(ticket)) => drop(self.sender.send(ticket)),
             Some(Drained::Attach(region)) => self.attach(&region, engine, now),
             None => {}

@@ -1,4 +1,5 @@
-//! The worker's report on request.
+//! Report of a worker on request: sessions and counters, which `cn-agent sessions` and `cn-agent counters`
+//! print.
 
 use cxloe_client::message::{Counters, Session, SessionPace};
 

@@ -37,7 +37,7 @@ impl Worker {
         }
     }
 
-    /// Runs a round, and then waits for frames. Nothing is submitted any more.
+    /// Runs a round, and then waits up to 1 ms for frames. Clients can submit nothing any more.
     fn pump(&mut self, now: Time) -> Result<(), LinkError> {
         self.round(now)?;
         self.link.wait(Duration::from_millis(1))

@@ -19,7 +19,7 @@ use cxloe_wire::session::Timing;
 use super::{WorkerHandle, WorkerOptions};
 use crate::worker::order::{PagingOrder, WorkerOrder, WorkerResults};
 
-/// Time limit that no step reaches.
+/// Time limit of each step, reached only if the test fails.
 const LONG: Duration = Duration::from_secs(20);
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
@@ -65,7 +65,7 @@ impl Link for SilentLink {
         Ok(())
     }
 
-    /// The worker asks for the link's descriptor before each sleep.
+    /// Records a sleep: the worker asks for the link's descriptor before each one.
     fn readiness(&self) -> Option<RawFd> {
         let _ = self.1.send(WorkerActivity::Sleep);
         None
@@ -113,7 +113,8 @@ fn start() -> (WorkerHandle, Sender<WorkerActivity>, Receiver<WorkerActivity>) {
     (worker, sender, seen)
 }
 
-/// Tests that a round follows each order: nothing else would end a sleep for what the order begins, such as a transfer.
+/// Tests that a round follows each order before the worker sleeps: an order may begin a transfer, and no
+/// event would end the sleep for that.
 #[test]
 fn a_round_follows_each_order_before_any_sleep() {
     let (worker, sender, seen) = start();

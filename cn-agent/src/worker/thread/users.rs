@@ -26,7 +26,7 @@ pub(super) struct EngineUsers {
     /// Computes key exchanges for sessions with keys; `None` without a key.
     pub handshaker: Option<Handshaker<usize>>,
     pub drains: Drains,
-    /// Regions that are to move to another node, and that programs map.
+    /// Regions that are to move to another node, but that programs still map.
     pub waiting_moves: WaitingMoves,
     /// Sender of the tickets of drained regions to control.
     pub sender: Sender<u64>,

@@ -1,5 +1,6 @@
-//! Regions that are to move to another compute node while programs of this one map them. Pages that programs have changed
-//! are in their memory, so such a region is released once they have unmapped it, which writes these pages back.
+//! Regions that are to move to another compute node while programs of this one map them. Pages that programs
+//! have changed are still in the programs' memory. Such a region is therefore released once all programs have
+//! unmapped it, which writes the changed pages back.
 
 use cxloe_cn_core::attachments::Attachment;
 use cxloe_fabric::model::Region;
@@ -9,13 +10,11 @@ use cxloe_fabric::model::Region;
 pub struct WaitingMoves(Vec<(Attachment, u64)>);
 
 impl WaitingMoves {
-    /// Whether no region waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds a region.
     pub fn add(&mut self, region: Attachment, ticket: u64) {
         self.0.push((region, ticket));
     }
@@ -26,7 +25,7 @@ impl WaitingMoves {
         Some(self.0.swap_remove(at).0)
     }
 
-    /// Removes a region for which `is_free` holds.
+    /// Removes the first region for which `is_free` holds, and returns it with the ticket of its drain.
     pub fn take(&mut self, is_free: impl Fn(&Region) -> bool) -> Option<(Attachment, u64)> {
         let at = self.0.iter().position(|(attachment, _)| is_free(&attachment.region))?;
         Some(self.0.swap_remove(at))

@@ -15,19 +15,18 @@ use snow::{Builder, HandshakeState, StatelessTransportState};
 use super::ticket::Ticket;
 
 const NOISE: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
-/// Longest record on the wire, given by Noise.
+/// Maximum length of a record on the wire in bytes, given by Noise.
 const SEALED_MAX: usize = 65535;
-/// Bytes that sealing adds.
+/// Number of bytes that sealing adds to a record.
 const SEAL: usize = 16;
-/// Longest content of a record, without its kind.
+/// Maximum length of a record's content in bytes, without the byte for its kind.
 pub const CONTENT_MAX: usize = SEALED_MAX - SEAL - 1;
-/// Longest wait for the other side's part of the handshake.
+/// Longest wait for the peer's message in the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 const MESSAGE: u8 = 1;
 const STATE: u8 = 2;
 
-/// Content of a record.
 #[derive(Debug)]
 pub enum Record<'a> {
     /// A message, as JSON.
@@ -36,12 +35,10 @@ pub enum Record<'a> {
     State(&'a [u8]),
 }
 
-/// A connected stream.
+/// A connected stream, over TCP or a Unix socket.
 #[derive(Debug)]
 pub enum Stream {
-    /// Over TCP.
     Tcp(TcpStream),
-    /// Over a Unix socket.
     Unix(UnixStream),
 }
 
@@ -53,7 +50,7 @@ impl Stream {
         })
     }
 
-    /// Limits each read.
+    /// Limits the duration of each read; `None` removes the limit.
     ///
     /// # Errors
     /// The kernel's error.
@@ -65,7 +62,7 @@ impl Stream {
     }
 
     fn shut_down(&self) {
-        // One that is shut down already has no other end.
+        // Ignored: the connection may have ended already.
         let _ = match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
@@ -210,7 +207,7 @@ fn halves(stream: Stream, state: HandshakeState) -> io::Result<(SealedSender, Se
 }
 
 impl SealedSender {
-    /// Sends a message.
+    /// Sends a message as JSON, in one record.
     ///
     /// # Errors
     /// The kernel's error.
@@ -223,7 +220,7 @@ impl SealedSender {
         self.record(MESSAGE, &bytes)
     }
 
-    /// Sends bytes of QEMU's state.
+    /// Sends bytes of QEMU's state, in as many records as needed.
     ///
     /// # Errors
     /// The kernel's error.
@@ -243,7 +240,7 @@ impl SealedSender {
         self.stream.write_all(&self.sealed[..2 + length])
     }
 
-    /// Ends the connection: the other side, and this side's receiver, find its end.
+    /// Ends the connection, for the peer and for this side's receiver.
     pub fn shut_down(&self) {
         self.stream.shut_down();
     }
@@ -265,6 +262,7 @@ impl SealedReceiver {
         self.sealed.resize(length, 0);
         self.stream.read_exact(&mut self.sealed)?;
         self.plain.resize(length, 0);
+        // The number is part of the seal, so a record that is repeated or out of order is refused.
         let opened = self.noise.read_message(self.next, &self.sealed, &mut self.plain).map_err(broken)?;
         self.next += 1;
         match self.plain[..opened].split_first() {
@@ -274,8 +272,6 @@ impl SealedReceiver {
         }
     }
 
-    /// Receives a message, within `limit`.
-    ///
     /// # Errors
     /// The kernel's error, also for silence and for the end of the connection; [`io::ErrorKind::InvalidData`] for
     /// anything but such a message.

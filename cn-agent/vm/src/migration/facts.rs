@@ -1,34 +1,29 @@
-//! Facts of a machine that have to be the same where it moves: QEMU's version, the machine type, the CPU model, the
-//! backends of memory.
+//! Facts of a machine that have to be equal at the source and the target of a move: QEMU's version, the
+//! machine type, the CPU model, the backends of memory.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::qmp::{Qmp, QmpError};
 
-/// A backend of guest memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryBackend {
     /// QEMU's name of the backend.
     pub id: String,
     /// Size of the backend in bytes.
     pub bytes: u64,
-    /// Whether the backend is mapped shared.
     pub shared: bool,
 }
 
 /// Facts of a machine, as QEMU reports them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineFacts {
-    /// Version of QEMU.
     pub qemu: String,
     /// Machine type with its version, as `pc-q35-7.2-machine`.
     pub machine: String,
     /// CPU model, as `qemu64-x86_64-cpu`.
     pub cpu: String,
-    /// Number of vCPUs.
     pub cpus: usize,
-    /// Backends of guest memory.
     pub memory: Vec<MemoryBackend>,
     /// Reasons why this machine cannot move at all.
     pub obstacles: Vec<String>,
@@ -60,8 +55,8 @@ impl MachineFacts {
         })
     }
 
-    /// Reasons why a machine with these facts, which has a region of `bytes` bytes, cannot go on as the machine `there`;
-    /// empty if it can.
+    /// Reasons why a machine with these facts, and a region of `bytes` bytes, cannot continue as the machine
+    /// `there`; empty if it can.
     pub fn differences(&self, there: &MachineFacts, bytes: u64) -> Vec<String> {
         let mut reasons = self.obstacles.clone();
         let mut compare = |what: &str, here: &str, there: &str| {

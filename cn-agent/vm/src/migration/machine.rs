@@ -6,22 +6,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::qmp::{Qmp, QmpError};
 
-/// A machine with its QEMU and its memory.
 #[derive(Debug)]
 pub struct MovableMachine {
     qmp: Mutex<Qmp>,
-    /// Path of the agent's socket.
     pub agent: PathBuf,
     /// Number of the space that is the machine's memory.
     pub space: u64,
-    /// Name of the region.
     pub region: String,
     /// Size of the region in bytes.
     pub bytes: u64,
 }
 
 impl MovableMachine {
-    /// The machine whose QEMU is at the other end of `qmp`.
+    /// Creates the machine from a connection to its QEMU.
     ///
     /// # Errors
     /// Any [`QmpError`].
@@ -35,9 +32,9 @@ impl MovableMachine {
         Ok(MovableMachine { qmp: Mutex::new(Qmp::begin(qmp)?), agent, space, region, bytes })
     }
 
-    /// The connection to QEMU. One step at a time uses it.
+    /// Locks the connection to QEMU, which one step at a time uses.
     pub fn qmp(&self) -> MutexGuard<'_, Qmp> {
-        // A thread that panicked has left whole lines: ids tell answers apart.
+        // Usable after a panic: a thread sends whole lines only, and answers carry the ids of their commands.
         self.qmp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,63 +11,55 @@ pub const VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceMessage {
-    /// The machine that is to move.
+    /// First message: the machine that is to move.
     Hello {
         /// The sender's [`VERSION`].
         version: u32,
-        /// Name of the region that is its memory.
+        /// Name of the region that is the machine's memory.
         region: String,
         /// Size of the region in bytes.
         bytes: u64,
     },
-    /// The guest is stopped: from here on all that QEMU sends has to be taken.
+    /// The guest is stopped: from now on the target has to accept all state that QEMU sends.
     Stopped,
     /// QEMU has sent all of its state.
     End {
-        /// Bytes of the state.
+        /// Length of the state in bytes.
         bytes: u64,
     },
-    /// Records of the former compute node on pages; more may follow.
+    /// Notes of the source's compute node on pages; more such messages may follow.
     Notes {
         /// Pages that will be used soon, the likeliest first.
         hot: Vec<u32>,
         /// Runs of pages that are zeros: the first page, and the number of pages.
         zeros: Vec<(u32, u32)>,
     },
-    /// All notes are sent. From here on the region may come at any time.
+    /// All notes are sent. The region may be handed over at any time from now on.
     Ready,
-    /// The machine stays where it is.
-    Abort {
-        /// Reason, for people.
-        reason: String,
-    },
+    /// The move is given up: the machine stays at the source.
+    Abort { reason: String },
 }
 
-/// A message of the target, to which the machine moves.
+/// A message of the target, on which the machine is to continue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetMessage {
-    /// A machine waits for the state.
+    /// The target's QEMU is started, and waits for the state.
     Welcome {
         /// CN id of the compute node.
         cn: String,
-        /// Name of the compute node.
         name: String,
-        /// Facts of the machine that waits.
         facts: MachineFacts,
     },
-    /// All of the state is here.
+    /// The target has received all of the state.
     StateHere {
-        /// Bytes of the state.
+        /// Length of the state in bytes.
         bytes: u64,
     },
-    /// All notes are taken: the machine goes on as soon as its region comes.
+    /// The target has all notes: the machine continues as soon as its region is attached there.
     Waiting,
-    /// The guest runs here.
+    /// The guest runs at the target.
     Arrived,
-    /// The machine does not go on here; its QEMU has ended.
-    Failed {
-        /// Reason, for people.
-        reason: String,
-    },
+    /// The machine does not continue at the target; its QEMU has ended there.
+    Failed { reason: String },
 }

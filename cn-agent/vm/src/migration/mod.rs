@@ -4,14 +4,14 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`source`] | decisions where the machine runs |
-//! | [`sender`] | their shell |
-//! | [`target`] | decisions where it is to run |
-//! | [`receiver`] | their shell |
+//! | [`source`] | decisions at the source, where the machine runs |
+//! | [`sender`] | carries the source's decisions out |
+//! | [`target`] | decisions at the target, where the machine is to run |
+//! | [`receiver`] | carries the target's decisions out |
 //! | [`machine`] | a machine of this compute node that can move |
-//! | [`message`] | messages between both |
-//! | [`channel`] | the sealed connection between both |
-//! | [`ticket`] | the secret by which both recognise each other |
+//! | [`message`] | messages between source and target |
+//! | [`channel`] | the sealed connection between source and target |
+//! | [`ticket`] | the secret by which source and target recognise each other |
 //! | [`facts`] | facts of the two machines that have to agree |
 //! | [`qmp`] | QEMU's machine protocol |
 

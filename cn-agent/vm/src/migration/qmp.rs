@@ -23,13 +23,10 @@ pub enum QmpError {
     /// QEMU has ended, or closed the connection.
     #[error("QEMU has ended")]
     Gone,
-    /// No answer came in time.
     #[error("QEMU has not answered `{0}` in time")]
     Silent(String),
-    /// QEMU refused the command.
     #[error("QEMU refused `{command}`: {reason}")]
     Refused {
-        /// Name of the command.
         command: String,
         /// QEMU's description.
         reason: String,
@@ -65,7 +62,6 @@ struct ErrorLine {
 
 type Answer = (u64, Result<Value, String>);
 
-/// Connection to one QEMU.
 #[derive(Debug)]
 pub struct Qmp {
     socket: UnixStream,
@@ -75,7 +71,7 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Begins the conversation on `socket`.
+    /// Starts the protocol on `socket`, and a thread that reads QEMU's lines.
     ///
     /// # Errors
     /// Any [`QmpError`].
@@ -98,7 +94,7 @@ impl Qmp {
         self.send(command, &arguments, None)
     }
 
-    /// Gives QEMU a descriptor under the name `name`.
+    /// Passes a descriptor to QEMU, by which commands refer to it as `name`.
     ///
     /// # Errors
     /// Any [`QmpError`].
@@ -128,7 +124,7 @@ impl Qmp {
                     return answer
                         .map_err(|reason| QmpError::Refused { command: command.to_owned(), reason });
                 }
-                // The answer of a command whose time was over.
+                // The late answer of a command that has timed out.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => return Err(QmpError::Silent(command.to_owned())),
                 Err(RecvTimeoutError::Disconnected) => return Err(QmpError::Gone),
@@ -153,7 +149,7 @@ impl Qmp {
         while self.statuses.try_recv().is_ok() {}
     }
 
-    /// Whether the guest runs.
+    /// Asks QEMU whether the guest runs.
     ///
     /// # Errors
     /// Any [`QmpError`].
@@ -184,6 +180,7 @@ fn read(socket: UnixStream, answer: &Sender<Answer>, status: &Sender<MigrationSt
             }
             Ok(Line::Return { r#return, id }) => answer.send((id, Ok(r#return))).is_ok(),
             Ok(Line::Error { error, id }) => answer.send((id, Err(error.desc))).is_ok(),
+            // Other lines are skipped: QEMU reports more than a move needs.
             Ok(Line::Event { .. } | Line::Other(_)) | Err(_) => true,
         };
         if !heard {

@@ -1,4 +1,4 @@
-//! The target's shell: carries out the steps that [`TargetMove`] decides on.
+//! Carries out the steps that [`TargetMove`] decides on: all I/O of a move at its target.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -22,33 +22,33 @@ use super::message::{SourceMessage, TargetMessage};
 use super::sender::STATE_FD;
 use super::target::{TargetEnd, TargetMove, TargetOutcome, TargetStep};
 
-/// Bytes of state that may wait for QEMU while the guest runs at the source.
+/// Maximum number of bytes of state that wait for QEMU while the guest still runs at the source.
 const QUEUE_MAX: usize = 64 << 20;
 /// Longest wait of one request to the agent for the region.
 const LOOK_MS: u64 = 500;
-/// Interval of looks at QEMU's status.
+/// Interval of checks of QEMU's status.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Interval of messages on what is waited for.
+/// Interval of messages to the user during a long wait.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
 /// Longest time in which QEMU loads its state once the memory is here.
 const LOAD_MAX: Duration = Duration::from_secs(60);
-/// Most page numbers in one request to the agent.
+/// Maximum number of pages in one request to the agent.
 const NOTES_MAX: usize = 2000;
 
 enum SourceEvent {
     Said(SourceMessage),
-    /// Bytes of state that have come, in total, when the message came.
+    /// All of the state has been received: its length in bytes.
     End(u64),
     Gone,
 }
 
-/// State of QEMU on its way from the connection to QEMU. QEMU may stop reading for as long as a page of guest memory is not
-/// here, while messages behind the state have to be read.
+/// Received state that is not passed to QEMU yet. QEMU stops reading while it waits for an absent page of
+/// guest memory, but messages behind the state have to be read meanwhile.
 #[derive(Default)]
 struct StateQueue {
     parts: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Whether the guest is stopped: what is left has to be taken, however much it is.
+    /// Whether the guest is stopped: then the queue accepts any amount, so that messages behind it are read.
     unlimited: bool,
     ended: bool,
 }
@@ -87,7 +87,7 @@ impl SharedQueue {
     }
 }
 
-/// A machine that arrives.
+/// A move of a machine to this compute node.
 pub struct Arrival<'a> {
     machine: &'a MovableMachine,
     /// Process id of QEMU.
@@ -99,7 +99,7 @@ pub struct Arrival<'a> {
     connected: bool,
     /// Whether QEMU has loaded its state.
     loaded: bool,
-    /// Time of the last message on the wait.
+    /// Time of the last message to the user during a wait.
     said: Instant,
 }
 
@@ -110,8 +110,8 @@ fn failed(error: impl ToString) -> TargetOutcome {
 }
 
 impl<'a> Arrival<'a> {
-    /// The arrival of `machine`, whose QEMU is the process `pid`, over a connection on which the source's first message was
-    /// read.
+    /// Creates the move of `machine` to this compute node. QEMU is the process `pid`; the source's first
+    /// message was already read from the connection.
     pub fn new(
         machine: &'a MovableMachine,
         pid: u32,
@@ -131,7 +131,7 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// Carries the move out; calls `say` with what is waited for, if it takes long.
+    /// Carries the move out; calls `say` with a message for the user if a wait takes long.
     pub fn run(mut self, mut say: impl FnMut(&str)) -> TargetEnd {
         let mut decisions = TargetMove::default();
         while let Some(step) = decisions.step() {
@@ -224,7 +224,7 @@ impl<'a> Arrival<'a> {
             match self.event(LOOK_INTERVAL)? {
                 Some(SourceEvent::Said(SourceMessage::Stopped)) | None => {}
                 Some(SourceEvent::End(bytes)) => {
-                    // QEMU reports some mistakes as soon as it has read them.
+                    // QEMU reports some errors as soon as it has read the state.
                     self.check_qemu()?;
                     return self.sender.message(&TargetMessage::StateHere { bytes }).map_err(failed);
                 }
@@ -262,6 +262,7 @@ impl<'a> Arrival<'a> {
             let wait = Duration::from_millis(LOOK_MS);
             match client::serve_again(&self.machine.agent, self.machine.space, wait) {
                 Ok(()) => return Ok(()),
+                // The region is not attached at this compute node yet.
                 Err(ClientError::Refused { reason: RefusalReason::NoRegion(_), .. }) => {}
                 // A successor of the agent takes the memory over.
                 Err(ClientError::AgentGone(_) | ClientError::NoAgent { .. } | ClientError::Silent { .. }) => {
@@ -269,6 +270,7 @@ impl<'a> Arrival<'a> {
                 }
                 Err(error) => say(&format!("the region's memory is not served yet: {error}")),
             }
+            // Signal 0 only tests whether the process exists.
             if kill(Pid::from_raw(self.pid.cast_signed()), None).is_err() {
                 return Err(failed("QEMU has ended"));
             }
@@ -297,16 +299,17 @@ impl<'a> Arrival<'a> {
     fn run_guest(&mut self) -> StepResult {
         let mut qmp = self.machine.qmp();
         qmp.execute("cont", json!({})).map_err(failed)?;
-        // Whether the source hears it or not, the machine runs here.
+        // Ignored: the machine runs here even if the source does not get this message.
         let _ = self.sender.message(&TargetMessage::Arrived);
+        // The network learns from these frames that the guest is reached here.
         let rounds = json!({ "initial": 50, "max": 550, "rounds": 5, "step": 100 });
-        // Machines without a network card have nothing to announce.
+        // Ignored: machines without a network card have nothing to announce.
         let _ = qmp.execute("announce-self", rounds);
         Ok(())
     }
 
     fn end_machine(&mut self, reason: Option<String>) {
-        // QEMU may not answer: a page that its main loop waits for never comes.
+        // Killed, because QEMU may not answer: its main loop may wait for a page that never arrives.
         let _ = kill(Pid::from_raw(self.pid.cast_signed()), Signal::SIGKILL);
         if let Some(reason) = reason {
             let _ = self.sender.message(&TargetMessage::Failed { reason });
@@ -314,11 +317,11 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// Writes state to QEMU as it comes.
+/// Writes state to QEMU as it arrives.
 fn pass_on(queue: &SharedQueue, mut to: UnixStream) {
     while let Some(part) = queue.pop() {
         if to.write_all(&part).is_err() {
-            // QEMU reports why it stopped reading.
+            // QEMU itself reports why it stopped reading. The rest of the state is accepted and dropped.
             queue.set(|queue| queue.unlimited = true);
         }
     }

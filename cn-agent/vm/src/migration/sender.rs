@@ -1,4 +1,4 @@
-//! The source's shell: carries out the steps that [`SourceMove`] decides on.
+//! Carries out the steps that [`SourceMove`] decides on: all I/O of a move at its source.
 
 use std::io::{self, Read};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -21,24 +21,24 @@ use super::message::{SourceMessage, TargetMessage, VERSION};
 use super::source::{RegionOwner, SourceEnd, SourceMove, SourceStep, StepOutcome};
 use super::ticket::Ticket;
 
-/// Name by which QEMU knows the descriptor for its state.
+/// Name of the descriptor for QEMU's state, in commands to QEMU.
 pub(super) const STATE_FD: &str = "cxloe-state";
-/// Longest wait for a connection, and for the other side's QEMU to start.
+/// Longest wait for a connection, and for QEMU to start at the target.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const LAUNCH_MAX: Duration = Duration::from_secs(30);
-/// Longest time that the guest is stopped before the hand-over is ordered; then the machine stays.
+/// Longest time that the guest is stopped before the hand-over is ordered; after that the machine stays.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// Longest wait until the guest runs at the other side.
+/// Longest wait until the guest runs at the target.
 const RUN_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for the agent to serve the memory again.
 const SERVE_MAX: Duration = Duration::from_secs(30);
-/// Interval of looks at the flag by which a move is cancelled.
+/// Interval of checks of the flag by which a move is cancelled.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Interval between questions to the manager.
+/// Interval of requests to the manager.
 const ASK_INTERVAL: Duration = Duration::from_millis(200);
 /// Number of times that dirty pages are written back while the guest runs.
 const ROUNDS: u32 = 2;
-/// Most page numbers in one message.
+/// Maximum number of pages in one message.
 const NOTES_MAX: usize = 2000;
 /// Bytes of QEMU's state read at a time.
 const PIECE: usize = 256 << 10;
@@ -46,7 +46,7 @@ const PIECE: usize = 256 << 10;
 /// Address at which the target listens: `HOST:PORT`, or `unix:` and a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MoveAddress {
-    /// Over TCP.
+    /// Host and port of TCP.
     Tcp(String),
     /// A Unix socket of this machine, possibly one end of a tunnel.
     Unix(std::path::PathBuf),
@@ -96,7 +96,7 @@ impl MoveAddress {
     }
 }
 
-/// The manager, as far as a move needs it. Compute nodes are named by their CN ids.
+/// Requests of a move to the manager. Compute nodes are named by their CN ids.
 pub trait RegionManager {
     /// Orders that the region be given to `to`, and waits a bounded time for that; returns its owner, and whether a
     /// hand-over is under way.
@@ -112,28 +112,25 @@ pub trait RegionManager {
     fn stop(&mut self, region: &str) -> Result<(String, bool), String>;
 }
 
-/// Parameters of a move.
 #[derive(Debug)]
 pub struct MoveOrder {
-    /// Address of the target.
     pub to: MoveAddress,
-    /// Secret of both sides.
+    /// Secret that source and target have in common.
     pub ticket: Ticket,
     /// Random bytes for the connection's keys.
     pub ephemeral: [u8; 32],
-    /// Whether the two sides are only compared.
+    /// Whether the two machines are only compared, and nothing is moved.
     pub dry_run: bool,
 }
 
-/// Figures of a move.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveReport {
     /// Name of the compute node to which the machine moves, once it is known.
     pub target: Option<String>,
-    /// Time that the guest was stopped, in microseconds: from QEMU's report of the stop to the other side's report that
-    /// it runs.
+    /// Time that the guest was stopped, in microseconds: from QEMU's report of the stop to the target's
+    /// report that the guest runs.
     pub stopped_us: Option<u64>,
-    /// Bytes of QEMU's state.
+    /// Length of QEMU's state in bytes.
     pub state_bytes: u64,
     /// Number of pages that were resident when the memory was suspended.
     pub resident_pages: u64,
@@ -151,7 +148,7 @@ struct Peer {
     cn: String,
 }
 
-/// A move under way.
+/// A move of a machine away from this compute node.
 pub struct Departure<'a> {
     machine: &'a MovableMachine,
     order: MoveOrder,
@@ -175,7 +172,6 @@ fn of_agent(error: ClientError) -> String {
 }
 
 impl<'a> Departure<'a> {
-    /// A move of `machine` by `order`.
     pub fn new(
         machine: &'a MovableMachine,
         order: MoveOrder,
@@ -227,6 +223,7 @@ impl<'a> Departure<'a> {
                 let answer = self.manager.hand_over(&self.machine.region, &to);
                 StepOutcome::Owner(self.owner(answer))
             }
+            // Repeated until the manager's answer is clear, so each attempt begins with a pause.
             SourceStep::Settle => {
                 thread::sleep(ASK_INTERVAL);
                 let answer = self.manager.stop(&self.machine.region);
@@ -318,7 +315,7 @@ impl<'a> Departure<'a> {
         Err(format!("it cannot go on at {name}: {}", differences.join("; ")))
     }
 
-    /// Has most dirty pages written back while the guest runs.
+    /// Has dirty pages written back while the guest runs, so that few are left when it is stopped.
     fn write_back(&mut self) -> StepResult {
         for _ in 0..ROUNDS {
             client::clean_all(&self.machine.agent, self.machine.space, false).map_err(of_agent)?;
@@ -369,7 +366,9 @@ impl<'a> Departure<'a> {
             qmp.forget_statuses();
             qmp.set_capabilities(&[
                 ("events", true),
+                // Shared memory, which the region is, is not sent.
                 ("x-ignore-shared", true),
+                // QEMU stops the guest and waits in `pre-switchover` until `migrate-continue`.
                 ("pause-before-switchover", true),
             ])
             .map_err(|error| failed(&error))?;
@@ -378,6 +377,7 @@ impl<'a> Departure<'a> {
                 .map_err(|error| failed(&error))?;
             qmp.give(STATE_FD, of_qemu.as_fd()).map_err(|error| failed(&error))?;
         }
+        // QEMU has a copy. The relay finds the end of the state only when all copies are closed.
         drop(of_qemu);
         let peer = self.peer.as_ref().ok_or("there is no connection to the target")?;
         let sender = Arc::clone(&peer.sender);
@@ -470,7 +470,7 @@ impl<'a> Departure<'a> {
             let left = until.saturating_duration_since(Instant::now());
             match client::serve_again(&self.machine.agent, self.machine.space, left) {
                 Ok(()) => return Ok(()),
-                // A successor takes the memory over, and serves it.
+                // The agent's successor takes the memory over, and serves it.
                 Err(ClientError::AgentGone(_) | ClientError::NoAgent { .. }) if !left.is_zero() => {
                     thread::sleep(ASK_INTERVAL);
                 }
@@ -481,7 +481,7 @@ impl<'a> Departure<'a> {
 
     fn cancel(&mut self) -> StepResult {
         let cancelled = self.execute("migrate_cancel");
-        // The relay ends with QEMU's descriptor.
+        // The relay thread ends when QEMU closes its descriptor.
         let until = Instant::now() + STOP_MAX;
         while self.relay.as_ref().is_some_and(|relay| !relay.is_finished()) && Instant::now() < until {
             thread::sleep(LOOK_INTERVAL);

@@ -1,4 +1,4 @@
-//! Decisions of the source, where the machine runs: one step after the other, and back at the first that fails.
+//! Decisions at the source of a move, where the machine runs. After the first failure, all steps are undone.
 //!
 //! ```text
 //!   Connect  WriteBack  Migrate | SendState  Suspend | Order ------> AwaitRunning --> Quit --> Moved
@@ -12,44 +12,45 @@
 //!    Stayed
 //! ```
 //!
-//! The guest runs at one side at most, because each side lets it run only while the manager has given it the region: this
-//! side until it has ordered the hand-over, and again if the manager says that it was not carried out; the other side once
-//! its agent has attached the region. Before the order all of QEMU's state and all notes are at the other side, so after
-//! it this side may end in any way.
+//! The guest runs at the source or at the target, never at both, because each lets it run only while the
+//! manager has given it the region: the source until it has ordered the hand-over, and again if the manager
+//! reports that the order was not carried out; the target once its agent has attached the region. All of
+//! QEMU's state and all notes are at the target before the order, so the source may end in any way after it.
 
 /// Owner of the region, as the manager reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegionOwner {
-    /// This compute node's, and no hand-over is under way.
+    /// This compute node owns the region, and no hand-over is under way.
     Here,
-    /// The other compute node's.
+    /// The target's compute node owns the region.
     There,
     /// Unknown: the manager did not answer, or the hand-over is neither done nor given up.
     Unknown(String),
 }
 
-/// A step that the shell carries out. Each has one [`StepOutcome`].
+/// A step that [`sender`](super::sender) carries out. Each has one [`StepOutcome`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceStep {
-    /// Connect to the other side, and compare the machines.
+    /// Connect to the target, and compare the machines.
     Connect,
     /// Have the agent write dirty pages back while the guest runs.
     WriteBack,
     /// Have QEMU send its state until only that of the stopped guest is left.
     Migrate,
-    /// Have QEMU send the rest; wait until the other side has all of it.
+    /// Have QEMU send the rest; wait until the target has all of it.
     SendState,
-    /// Have the agent suspend the guest's memory, and send its notes of pages; wait until the other side has them.
+    /// Have the agent suspend the guest's memory, and send its notes of pages; wait until the target has
+    /// them.
     Suspend,
     /// Order the hand-over of the region from the manager.
     Order,
-    /// Have the manager stop the hand-over, and say whose the region is.
+    /// Have the manager stop the hand-over, and report the region's owner.
     Settle,
-    /// Wait until the guest runs at the other side.
+    /// Wait until the guest runs at the target.
     AwaitRunning,
     /// Order the hand-over of the region back to this compute node.
     TakeBack,
-    /// End the QEMU of this side.
+    /// End QEMU at the source.
     Quit,
     /// Have the agent serve the guest's memory again.
     ServeAgain,
@@ -57,39 +58,37 @@ pub enum SourceStep {
     Cancel,
     /// Let the guest run again, if it ran before.
     Continue,
-    /// Notify the other side that the machine stays.
+    /// Notify the target that the machine stays.
     Abort(String),
 }
 
-/// Outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// It is done.
     Done,
-    /// It failed, or was interrupted.
+    /// The step failed, or was interrupted.
     Failed(String),
     /// Answer of the manager.
     Owner(RegionOwner),
-    /// The other side's QEMU has ended without the guest having run there.
+    /// The target's QEMU has ended without the guest having run there.
     FailedThere(String),
 }
 
 /// End of a move, at its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceEnd {
-    /// The machines could move: nothing was done.
+    /// The machine could move; nothing was done, as requested.
     Possible,
-    /// The machine runs at the other side.
+    /// The machine runs at the target.
     Moved,
-    /// The other side has all that the machine needs, but has not confirmed that it runs.
+    /// The target has all that the machine needs, but has not confirmed that it runs.
     Unconfirmed(String),
-    /// The machine stays at this side.
+    /// The machine stays at the source.
     Stayed(String),
-    /// The machine stays at this side, and cannot go on there.
+    /// The machine stays at the source, and cannot continue there.
     Broken(String),
 }
 
-/// A move, at its source.
+/// State machine of a move at its source: `step` gives the step to carry out, `on` takes its outcome.
 #[derive(Debug)]
 pub struct SourceMove {
     dry_run: bool,
@@ -126,7 +125,8 @@ impl SourceMove {
         self.end.as_ref()
     }
 
-    /// Whether the guest may go on at this side without asking the manager.
+    /// Whether no hand-over is ordered yet, so that the guest may continue at the source without the
+    /// manager's consent.
     pub fn is_before_order(&self) -> bool {
         use SourceStep as Step;
         matches!(
@@ -135,7 +135,7 @@ impl SourceMove {
         )
     }
 
-    /// Takes the outcome of the present step.
+    /// Records the outcome of the present step, and decides on the next step.
     pub fn on(&mut self, outcome: StepOutcome) {
         use SourceStep as Step;
         use StepOutcome as Outcome;
@@ -160,7 +160,7 @@ impl SourceMove {
             (Step::Order | Step::Settle, Outcome::Owner(RegionOwner::Here)) => {
                 self.undo("the manager did not hand the region over".to_owned())
             }
-            // Whatever was ordered may have been carried out: only the manager can tell.
+            // An order may have been carried out even if its answer is missing: only the manager can tell.
             (Step::Order | Step::Settle, _) => Some(Step::Settle),
             (Step::AwaitRunning, Outcome::FailedThere(reason)) => {
                 self.reason = Some(reason);
@@ -199,7 +199,7 @@ impl SourceMove {
         };
     }
 
-    /// The next step back, for this reason unless there is an earlier one.
+    /// Next step that undoes the move; `reason` counts unless there is an earlier one.
     fn undo(&mut self, reason: String) -> Option<SourceStep> {
         let reason = self.reason.get_or_insert(reason).clone();
         if self.suspended {
@@ -212,7 +212,7 @@ impl SourceMove {
         Some(SourceStep::Abort(reason))
     }
 
-    /// Adds what went wrong on the way back to the reason.
+    /// Adds a failure during the undoing to the reason.
     fn note(&mut self, outcome: StepOutcome) {
         if let (StepOutcome::Failed(more), Some(reason)) = (outcome, &mut self.reason) {
             *reason = format!("{reason}; {more}");

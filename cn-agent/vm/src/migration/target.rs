@@ -2,63 +2,59 @@
 //!
 //! ```text
 //!   Launch --> Receive --> TakeNotes --> AwaitRegion --> Finish --> Run --> Arrived
-//!      |          |            |             |  told          |        |
+//!      |          |            |             |  asked         |        |
 //!      +----------+------------+-------------+ to abort       +--------+
 //!      v                                                      v
 //!   EndMachine --> Gone                                  EndMachine --> Gone
 //! ```
 //!
-//! Once all of the state and all notes are here, the loss of the connection changes nothing: the region may be given to
-//! this compute node at any moment, and then the machine can go on nowhere else. So this side waits for the region until it
-//! comes, or the source says that the machine stays.
+//! Once the target has all of the state and all notes, the loss of the connection changes nothing: the region
+//! may be given to this compute node at any moment, and then the machine can continue nowhere else. So the
+//! target waits until it gets the region, or the source reports that the machine stays.
 
-/// A step that the shell carries out. Each has one [`TargetOutcome`].
+/// A step that [`receiver`](super::receiver) carries out. Each has one [`TargetOutcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetStep {
-    /// Start QEMU with the memory of the region that is to come, and send its facts.
+    /// Start QEMU with the memory of the region that is to be handed over, and send its facts.
     Launch,
-    /// Pass QEMU its state, until all of it is here.
+    /// Pass QEMU its state, until all of it has been received.
     Receive,
-    /// Take the notes of pages.
+    /// Receive the notes on pages.
     TakeNotes,
     /// Wait until the agent has attached the region, and serves the memory.
     AwaitRegion,
     /// Wait until QEMU has loaded its state.
     Finish,
-    /// Let the guest run.
     Run,
     /// End QEMU, and release its memory; then send the reason to the source, if it may take the machine back.
     EndMachine,
 }
 
-/// Outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetOutcome {
-    /// It is done.
     Done,
-    /// It failed. While the region is waited for, that QEMU has ended.
+    /// The step failed. Of [`TargetStep::AwaitRegion`], the only failure is that QEMU has ended.
     Failed(String),
-    /// The source has said that the machine stays.
+    /// The source has reported that the machine stays.
     Aborted(String),
-    /// The connection has ended.
     Disconnected,
 }
 
 /// End of a move, at its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetEnd {
-    /// The machine runs here.
+    /// The machine runs on this compute node.
     Arrived,
-    /// It does not run here.
+    /// The machine does not run on this compute node, for this reason.
     Gone(String),
 }
 
-/// A move, at its target.
+/// State machine of a move at its target: `step` gives the step to carry out, `on` takes its outcome.
 #[derive(Debug)]
 pub struct TargetMove {
     next: Option<TargetStep>,
     reason: String,
-    /// Whether the guest may have run here, so that it cannot go on from the state of before.
+    /// Whether the guest may have run here, so that the source's state of it is out of date.
     may_have_run: bool,
     end: Option<TargetEnd>,
 }
@@ -91,7 +87,7 @@ impl TargetMove {
         !self.may_have_run
     }
 
-    /// Takes the outcome of the present step.
+    /// Records the outcome of the present step, and decides on the next step.
     pub fn on(&mut self, outcome: TargetOutcome) {
         use TargetOutcome as Outcome;
         use TargetStep as Step;

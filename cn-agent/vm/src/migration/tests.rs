@@ -26,11 +26,11 @@ enum Mistake {
     None,
     /// The source takes silence of the manager for a refusal.
     SilenceIsRefusal,
-    /// The target lets the guest run before its region is here.
+    /// The target lets the guest run before it has the region.
     RunsWithoutRegion,
     /// The source suspends the memory without writing dirty pages back.
     SkipsDirtyPages,
-    /// The target goes on without the notes of pages that are zeros.
+    /// The target continues without the notes of pages that are zeros.
     SkipsNotes,
     /// The target ends when the connection does, although it may get the region.
     LeavesWithConnection,
@@ -51,7 +51,6 @@ struct World {
     source_guest: Guest,
     target_guest: Guest,
     connected: bool,
-    /// Whether the source's process runs.
     source_lives: bool,
     /// Messages on their way to the target.
     state_sent: bool,
@@ -67,9 +66,7 @@ struct World {
     /// Writes that the region, and the source's resident pages, include.
     region: u64,
     resident: u64,
-    /// Whether the source's memory is suspended.
     suspended: bool,
-    /// Whether the notes are at the target.
     notes_here: bool,
     /// Whether a step of the target has failed.
     target_broke: bool,
@@ -115,7 +112,6 @@ impl World {
         }
     }
 
-    /// A guest that runs writes to its memory.
     fn guests_write(&mut self) {
         if self.source_guest == Guest::Runs && !self.suspended {
             self.written += 1;
@@ -152,13 +148,13 @@ impl World {
     fn source_step(&mut self, fails: bool) {
         let Some(step) = self.source.step().cloned() else { return };
         let failed = || StepOutcome::Failed(format!("{step:?}"));
-        // A target that is gone has closed the connection, after what it had to say.
+        // A target that has ended closed the connection after its last message.
         let gone = matches!(self.target.end(), Some(TargetEnd::Gone(_)));
         let connected = self.connected && !gone;
         let outcome = match &step {
             _ if !self.source_lives => return,
             SourceStep::Connect if self.target.step() == Some(TargetStep::Launch) && connected => {
-                // The target launches at its own pace.
+                // The target has not started QEMU yet, so the source waits.
                 if fails { failed() } else { return }
             }
             SourceStep::Connect if fails || !connected => failed(),
@@ -252,7 +248,6 @@ impl World {
         })
     }
 
-    /// Carries out the target's present step.
     fn target_step(&mut self, fails: bool) {
         let Some(step) = self.target.step() else { return };
         if let Some(reason) = self.abort_sent.clone()
@@ -313,7 +308,6 @@ impl World {
     }
 }
 
-/// An event of a run.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Source {
@@ -322,7 +316,7 @@ enum Event {
     Target {
         fails: bool,
     },
-    /// The manager and the agents go on.
+    /// The manager and the agents carry out an ordered hand-over.
     HandOver,
     Write,
     /// The connection ends.
@@ -344,7 +338,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 10..80)
 }
 
-/// Runs the events, and then everything without trouble until both sides have ended or wait.
+/// Runs the events, and then steps without failures until both sides have ended or wait.
 fn run(events: &[Event], dry_run: bool, mistake: Mistake) -> World {
     let mut world = World::new(dry_run, mistake);
     let calm =
@@ -366,21 +360,20 @@ fn run(events: &[Event], dry_run: bool, mistake: Mistake) -> World {
     world
 }
 
-/// Checks the end of a run.
 fn check(world: &World) -> Result<(), String> {
     if let Some(violation) = &world.violation {
         return Err(violation.clone());
     }
     let guests = [world.source_guest, world.target_guest].iter().filter(|g| **g == Guest::Runs).count();
     if !world.source_lives {
-        // Its QEMU ends with it; only a target that got the region goes on.
+        // The source's QEMU ends with its process; only a target that got the region continues.
         return Ok(());
     }
     let end = world.source.end().ok_or_else(|| format!("the source waits for ever: {world:?}"))?;
     let expected = match end {
         SourceEnd::Possible | SourceEnd::Stayed(_) => world.source_guest == Guest::Runs && guests == 1,
         SourceEnd::Moved => world.target_guest == Guest::Runs && guests == 1,
-        // The target goes on by itself, unless its own QEMU has failed.
+        // The target continues alone, unless its own QEMU has failed.
         SourceEnd::Unconfirmed(_) => world.source_guest == Guest::None && (guests == 1 || world.target_broke),
         SourceEnd::Broken(_) => false,
     };

@@ -17,18 +17,12 @@ impl std::fmt::Debug for Ticket {
     }
 }
 
-/// Reason why there is no ticket.
 #[derive(Debug, thiserror::Error)]
 pub enum TicketError {
-    /// The file.
+    /// The file cannot be read or written, or others can read it.
     #[error("cannot use the ticket {}: {source}", .path.display())]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of reading or writing it.
-        source: io::Error,
-    },
-    /// The content.
+    File { path: PathBuf, source: io::Error },
+    /// The content of the file is no ticket.
     #[error("{} is no ticket: it needs 64 hexadecimal digits; remove it on both sides and begin anew", .0.display())]
     Content(PathBuf),
 }
@@ -51,17 +45,15 @@ impl FromStr for Ticket {
 }
 
 impl Ticket {
-    /// A ticket of these bytes.
     pub fn of(bytes: [u8; 32]) -> Ticket {
         Ticket(bytes)
     }
 
-    /// The secret.
     pub(crate) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The secret as text.
+    /// The secret as 64 hexadecimal digits.
     pub fn reveal(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }

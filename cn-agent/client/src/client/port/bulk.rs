@@ -14,7 +14,7 @@ use cxloe_cn_core::engine::EngineError;
 
 /// Number of bytes of one operation of a call: a share of the data area, so that copying and transfer overlap.
 const SHARE: usize = 128 << 10;
-/// Limit of a call's operations in flight.
+/// Maximum number of operations of a call in flight, each with one share of the data area.
 const SHARES: usize = DATA_BYTES / SHARE;
 
 /// Tag of an operation, and its result.
@@ -58,7 +58,8 @@ impl Port {
         self.move_bytes(hpa, Bytes::Write(data))
     }
 
-    /// Moves the bytes. The first error is returned once all operations that were begun have ended.
+    /// Transfers all bytes between the caller's buffer and remote memory. The first error is returned once
+    /// all operations that were begun have ended.
     fn move_bytes(&mut self, hpa: u64, mut bytes: Bytes<'_>) -> Result<(), ClientError> {
         assert!(bytes.len().is_multiple_of(LINE_SIZE), "whole lines");
         if self.gone {
@@ -158,7 +159,7 @@ impl Port {
         self.end.set_asleep(asleep);
     }
 
-    /// Reads wake-ups off the descriptor.
+    /// Removes wake-ups from the descriptor, so that the next poll waits.
     pub fn drain_wakeups(&mut self) -> Result<(), ClientError> {
         self.take_wakes()
     }

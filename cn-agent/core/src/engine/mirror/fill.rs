@@ -1,11 +1,12 @@
-//! Copies of missed pages to a leg that is being filled.
+//! Copying of the pages that a leg misses, from the other leg of its position.
 //!
 //! ```text
 //!   page missed --locked, bit cleared--> Reading --all lines here--> Writing --acknowledged--> unlocked
 //! ```
 //!
-//! Both halves travel on the streams of the page, behind the writes that were sent before the page was locked. Writes of
-//! a locked page are refused as busy. Few pages are copied at once while programs have operations in flight.
+//! Both halves of a copy use the streams of the page, behind the writes that were sent before the page was
+//! locked. Writes of a locked page are refused as busy. Few pages are copied at once while programs have
+//! operations in flight.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,47 +19,46 @@ use super::super::completer::Op;
 use super::super::{Core, Engine, PeerSession};
 use super::LegMode;
 
-/// Most pages that are copied at once.
+/// Maximum number of pages copied at once.
 const PAGES_MAX: usize = 16;
-/// Most pages that are copied at once while programs have operations in flight.
+/// Maximum number of pages copied at once while programs have operations in flight.
 const PAGES_BESIDE_PROGRAMS: usize = 4;
-/// Lines of a page.
 const PAGE_LINES: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// Lines are requested from the leg that is read.
+    /// Lines are requested from the leg in sync.
     Reading,
-    /// Lines are sent to the leg that is filled.
+    /// Lines are sent to the leg that is being filled.
     Writing,
 }
 
 struct PageCopy {
     phase: Phase,
     mirror: u16,
-    /// Index of the leg that is filled.
+    /// Index of the leg that is being filled.
     side: usize,
     page: u64,
-    /// Lines requested or sent so far.
+    /// Number of lines requested or sent so far, in the present phase.
     asked: usize,
-    /// Lines read or acknowledged so far.
+    /// Number of lines read or acknowledged so far, in the present phase.
     done: usize,
     data: Box<[u8; PAGE_LINES * LINE_SIZE]>,
 }
 
-/// Pages being copied.
+/// Copies of pages, for all mirrors.
 #[derive(Default)]
 pub(super) struct Fill {
     copies: Vec<PageCopy>,
     /// Number of copies that are not idle.
     busy: usize,
-    /// Number of requests of copies in flight.
+    /// Number of requests in flight for copies.
     in_flight: usize,
 }
 
 impl Fill {
-    /// Whether a page is locked for writes.
+    /// Whether a page is locked for writes, because it is being copied.
     #[inline]
     pub fn locks(&self, mirror: u16, page: u64) -> bool {
         let locked =
@@ -73,7 +73,7 @@ impl Fill {
 }
 
 impl Engine {
-    /// Continues to fill legs, within the windows.
+    /// Starts and continues copies for all legs that are being filled, within the windows.
     pub(super) fn advance_fill(&mut self, now: Time, tx: &mut dyn Transmit) {
         let filling = |leg: &super::MirrorLeg| leg.mode == LegMode::Filling;
         let mirrors = self.core.mirrors.list.iter().flatten();
@@ -106,7 +106,8 @@ impl Engine {
         }
     }
 
-    /// Locks the next missed page of a leg that is being filled.
+    /// Locks the next page that a leg being filled misses, and starts its copy. Returns `false` if there is
+    /// none.
     fn begin_copy(&mut self, index: usize) -> bool {
         let mirrors = &mut self.core.mirrors;
         for (number, mirror) in mirrors.list.iter_mut().enumerate() {
@@ -117,6 +118,7 @@ impl Engine {
             let leg = &mut mirror.legs[side];
             let Some(word) = leg.missed.iter().position(|word| *word != 0) else { continue };
             let page = word as u64 * 64 + u64::from(leg.missed[word].trailing_zeros());
+            // The page no longer counts as missed; `end_copy` sets the bit again if the copy fails.
             leg.has(page);
             let copy = &mut mirrors.fill.copies[index];
             (copy.phase, copy.mirror, copy.side, copy.page) = (Phase::Reading, number as u16, side, page);
@@ -127,7 +129,7 @@ impl Engine {
         false
     }
 
-    /// Sends the requests of a copy that are due.
+    /// Sends the requests of a copy, as far as windows and free slots permit.
     fn send_copy(&mut self, index: usize, now: Time, tx: &mut dyn Transmit) {
         loop {
             let copy = &self.core.mirrors.fill.copies[index];
@@ -175,7 +177,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Lines of a copied page have arrived.
+    /// Stores lines that were read for a copy. Once the page is complete, its lines are to be written.
     pub(in super::super) fn copy_read(&mut self, index: u8, first: u8, data: &[u8]) {
         let fill = &mut self.mirrors.fill;
         fill.in_flight -= 1;
@@ -191,7 +193,8 @@ impl Core {
         }
     }
 
-    /// Lines of a copied page are acknowledged.
+    /// Counts lines of a copy that were acknowledged. With the last one, the copy ends and the page is
+    /// unlocked.
     pub(in super::super) fn copy_written(&mut self, index: u8, lines: u8) {
         let fill = &mut self.mirrors.fill;
         fill.in_flight -= 1;
@@ -204,7 +207,7 @@ impl Core {
         }
     }
 
-    /// A request of a copy has failed: the leg misses the page again.
+    /// Ends a copy after the failure of a request, so that the leg misses the page again.
     #[cold]
     pub(in super::super) fn copy_failed(&mut self, index: u8) {
         self.mirrors.fill.in_flight -= 1;
@@ -212,7 +215,7 @@ impl Core {
         self.end_copy(usize::from(index));
     }
 
-    /// Ends the copy of a page, which the leg misses again; answers in flight are ignored.
+    /// Ends the copy of a page, so that the leg misses the page again; answers in flight are ignored.
     fn end_copy(&mut self, index: usize) {
         let fill = &mut self.mirrors.fill;
         let Some(copy) = fill.copies.get_mut(index).filter(|copy| copy.phase != Phase::Idle) else { return };
@@ -232,7 +235,6 @@ impl Core {
         self.mirrors.fill.in_flight -= ended;
     }
 
-    /// Ends the copies of a mirror's pages.
     pub(super) fn end_copies(&mut self, mirror: u16) {
         for index in 0..self.mirrors.fill.copies.len() {
             let copy = &self.mirrors.fill.copies[index];

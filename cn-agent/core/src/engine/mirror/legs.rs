@@ -1,4 +1,4 @@
-//! Legs of a position, as the manager describes them.
+//! Applies the manager's description of the legs of a position to the engine.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,9 +15,9 @@ pub struct LegTarget {
     pub peer: usize,
     /// First CMem address of the leg.
     pub cmem: u64,
-    /// Incarnation of the content that the leg has.
+    /// Incarnation of the leg's content; `None` if the manager does not state it.
     pub incarnation: Option<u64>,
-    /// Whether the leg is in sync; otherwise it is stale, and this node fills it.
+    /// Whether the leg is in sync; if not, it is stale, and this node fills it.
     pub in_sync: bool,
 }
 
@@ -42,9 +42,10 @@ impl LegTarget {
 }
 
 impl Engine {
-    /// Takes over the legs of a position of the route that begins at `hpa`, ordered by copy: one, or two of a mirror.
-    /// Operations go on: reads in flight to a leg that is stale now go to the other leg, and writes no longer wait for
-    /// it. A description of an earlier `epoch` of the region is ignored.
+    /// Applies the manager's description of the legs of a position of the route that begins at `hpa`, ordered
+    /// by copy: one leg, or two of a mirror. Operations continue: reads in flight to a leg that is stale now
+    /// are sent to the other leg, and writes no longer wait for the stale one. A description of an earlier
+    /// `epoch` of the region is ignored.
     pub fn set_legs(&mut self, hpa: u64, position: u8, legs: &[LegTarget], epoch: u64, now: Time) {
         let Some(target) = self.routes.target_at(hpa, position) else { return };
         let bytes = self.routes.bytes_of_targets(hpa);
@@ -86,7 +87,7 @@ impl Engine {
             return;
         }
         mirror.epoch = epoch;
-        // Legs that are no longer described make room for others.
+        // A leg that is no longer described is replaced by a new one, if there is one.
         let gone = [0, 1].map(|side| !legs.iter().any(|leg| leg.is(&mirror.legs[side])));
         let mut new: Vec<&LegTarget> = legs.iter().collect();
         new.retain(|leg| !mirror.legs.iter().any(|known| leg.is(known)));
@@ -114,7 +115,7 @@ impl Engine {
         self.deadline = now;
     }
 
-    /// Applies the manager's state of a leg that is known.
+    /// Applies the manager's description of a leg that this node has.
     fn follow_leg(&mut self, number: u16, leg: &LegTarget, epoch: u64, now: Time) {
         let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
         let Some(side) = mirror.legs.iter().position(|known| leg.is(known)) else { return };
@@ -129,17 +130,21 @@ impl Engine {
                 (known.mode, known.missed) = (LegMode::Synced, Vec::new());
                 known.reported = None;
             }
+            // The manager has not applied the report that the leg is filled yet.
             (LegMode::Joining, false) if epoch == filled_epoch && !other_content => {}
+            // The region has changed since the report, so the leg is reported again with the new epoch.
             (LegMode::Joining, false) if !known.failing && !other_content => {
                 known.reported = None;
                 mirror.filled_epoch = epoch;
             }
+            // The manager has declared the leg stale.
             (LegMode::Synced | LegMode::Joining, false) => {
                 (known.mode, known.failing, known.missed_write) = (LegMode::Stale, false, false);
                 (known.since, known.reported) = (now, None);
                 known.missed = if other_content { all } else { none };
                 self.leave_leg(number, side, now);
             }
+            // The memory node has lost what was filled so far.
             (LegMode::Filling | LegMode::Stale, false) if other_content => {
                 (known.mode, known.missed, known.since) = (LegMode::Stale, all, now);
                 self.core.end_copies(number);
@@ -149,7 +154,8 @@ impl Engine {
         }
     }
 
-    /// Nothing waits for a leg any more.
+    /// Ends all waiting for a leg: copies end, writes complete without the leg, and reads in flight to it are
+    /// sent again.
     fn leave_leg(&mut self, number: u16, side: usize, now: Time) {
         let Some(mirror) = self.core.mirrors.get(number) else { return };
         let (peer, cmem, bytes) = (mirror.legs[side].peer, mirror.legs[side].cmem, mirror.bytes);
@@ -158,7 +164,7 @@ impl Engine {
         self.core.orphan_reads(self.siblings(peer), cmem, bytes, now);
     }
 
-    /// Makes the lowest leg in sync the one that is read.
+    /// Makes the first leg in sync the one to read from, and the target of the route.
     fn choose_read_leg(&mut self, number: u16, legs: &[LegTarget]) {
         let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
         let in_sync = legs.iter().find(|leg| leg.in_sync);
@@ -170,12 +176,12 @@ impl Engine {
         let (peer, cmem, incarnation) = (after.peer, after.cmem, after.incarnation);
         let mirror = (legs.len() == 2).then_some(number);
         self.routes.set_target(route, position, RouteTarget { peer, cmem, incarnation, mirror });
+        // Write-backs that failed with the former leg's session are sent to the new leg.
         if (before.peer, before.cmem) != (peer, cmem) {
             self.core.move_stranded(self.siblings(before.peer), before.cmem, bytes, peer, cmem);
         }
     }
 
-    /// Frees the mirrors of a removed route.
     pub(in super::super) fn drop_mirrors(&mut self, route: &super::super::Route) {
         for number in route.targets.iter().filter_map(|target| target.mirror) {
             self.core.end_copies(number);

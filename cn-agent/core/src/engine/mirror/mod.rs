@@ -11,13 +11,15 @@
 //!   Joining <------------- every missed page is copied (reported to the manager) -- Filling
 //! ```
 //!
-//! * Only the manager declares a leg stale, and only after its commit does a write count that one leg has. A write that
-//!   waits for a failing leg ends when the manager has decided, or fails when the session's limit has passed.
-//! * A leg that is not in sync misses pages, one bit each. A write to a missed page goes to the other leg alone; a write
-//!   to any other page goes to both. So the missed pages only become fewer while the leg is filled.
+//! * Only the manager declares a leg stale. A write that only one leg has counts as done only after the
+//!   manager has committed that. A write that waits for a failing leg ends when the manager has decided, or
+//!   fails when the session's limit has passed.
+//! * A leg that is not in sync misses pages, one bit each. A write to a missed page goes to the other leg
+//!   alone; a write to any other page goes to both. So the missed pages only become fewer while the leg is
+//!   filled.
 //! * A page is locked for writes from its read until its copy is acknowledged (`fill`).
-//! * A leg is in sync for writes from the moment at which it is reported as filled, as the manager may have committed the
-//!   report before its answer arrives.
+//! * A leg counts as in sync for writes from the moment at which it is reported as filled, because the
+//!   manager may have committed the report before its answer arrives.
 
 mod fill;
 mod legs;
@@ -36,19 +38,19 @@ use pairs::{OrphanedRead, Owed, Pairs};
 
 /// Time without an answer after which the manager is asked to declare a leg stale.
 const SILENCE_MAX: Duration = Duration::from_millis(25);
-/// Interval at which mirrors that are not in sync, and legs of which an answer is due, are looked at.
+/// Interval at which the legs are checked: for silence, for losses of content, and for the return of stale
+/// ones.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval at which a report to the manager is repeated until it is answered.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// State of a leg at this compute node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LegMode {
-    /// In sync: written always, read if it is the lowest.
+    /// In sync: always written, and read from if it is the first such leg.
     Synced,
-    /// Filled and reported to the manager: written like a leg in sync, not read.
+    /// Filled and reported to the manager: written like a leg in sync, but not read from.
     Joining,
-    /// Being filled: pages that it does not miss are written.
+    /// Being filled: written at the pages that it does not miss.
     Filling,
     /// Neither read nor written.
     Stale,
@@ -57,15 +59,17 @@ enum LegMode {
 /// A leg, and the pages that it misses.
 #[derive(Clone, Debug)]
 struct MirrorLeg {
-    /// First session with the leg's memory node.
+    /// Index of the first session with the leg's memory node.
     peer: usize,
     /// First CMem address of the leg.
     cmem: u64,
     incarnation: Option<u64>,
     mode: LegMode,
-    /// Set while the leg is in sync and has missed a write, or is silent: the manager has to decide.
+    /// Set while the leg is in sync and has missed a write, or is silent. The manager then decides whether it
+    /// becomes stale.
     failing: bool,
-    /// Set if the leg is in sync and has missed a write or refused a read, so that only the manager's decision ends `failing`.
+    /// Set if the leg is in sync and has missed a write or refused a read. Only the manager's decision then
+    /// ends `failing`.
     missed_write: bool,
     /// Time at which the leg became stale or failing.
     since: Time,
@@ -76,7 +80,7 @@ struct MirrorLeg {
 }
 
 impl MirrorLeg {
-    /// Whether writes must reach the leg, unless the manager declares it stale.
+    /// Whether a write must reach the leg to be done, unless the manager declares the leg stale.
     fn must_have(&self) -> bool {
         matches!(self.mode, LegMode::Synced | LegMode::Joining)
     }
@@ -103,31 +107,30 @@ impl MirrorLeg {
     }
 }
 
-/// A mirrored position of a route.
 #[derive(Debug)]
 struct Mirror {
     /// First HPA of the route.
     route: u64,
     /// Position in the route's interleave set.
     position: u8,
-    /// Bytes of each leg.
+    /// Size of each leg in bytes.
     bytes: u64,
     /// Epoch of the region in the manager's last description.
     epoch: u64,
-    /// Epoch in which the leg was reported as filled that is [`LegMode::Joining`].
+    /// Epoch in which the leg that is [`LegMode::Joining`] was reported as filled.
     filled_epoch: u64,
-    /// Index of the leg that is read.
+    /// Index of the leg to read from.
     reads: usize,
     legs: [MirrorLeg; 2],
 }
 
 impl Mirror {
-    /// Words of a leg's bits.
+    /// Number of 64-bit words for one bit per page of a leg.
     fn words(&self) -> usize {
         self.bytes.div_ceil(4096 * 64) as usize
     }
 
-    /// Bits of a leg that misses every page.
+    /// Returns the bits of a leg that misses every page; bits behind the last page are 0.
     fn all_pages(&self) -> Vec<u64> {
         let mut words = vec![u64::MAX; self.words()];
         let rest = self.bytes.div_ceil(4096) % 64;
@@ -145,20 +148,19 @@ pub(super) struct MirrorAt {
     offset: u64,
 }
 
-/// All mirrored positions, and the operations on them.
 pub(super) struct Mirrors {
     list: Vec<Option<Mirror>>,
     pairs: Pairs,
-    /// Write of which one leg has its request, and the other had no room for it in the transmit ring.
+    /// Second request of a mirrored write, for which the transmit ring had no room after the first.
     owed: Option<Owed>,
-    /// Reads that a leg did not answer, to be sent to the other one.
+    /// Reads that a leg did not answer, to be sent to the other leg.
     orphans: Vec<OrphanedRead>,
     fill: Fill,
     /// Whether completions have left work for [`Engine::settle_mirrors`](super::Engine::settle_mirrors).
     pending: bool,
-    /// Whether writes may have ended without an answer of a leg.
+    /// Whether writes may have become complete because a leg was given up.
     ended: bool,
-    /// Time at which the legs are looked at next.
+    /// Time of the next check of the legs.
     watch_at: Time,
 }
 
@@ -178,25 +180,26 @@ impl Default for Mirrors {
 }
 
 impl Mirrors {
-    /// Whether no position is mirrored, and no operation of a former mirror is in flight.
+    /// Whether no position has ever been mirrored. The places of former mirrors stay, so that operations on
+    /// them end properly.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether completions have left work.
+    /// Whether completions have left work for `settle_mirrors`.
     #[inline]
     pub fn is_pending(&self) -> bool {
         self.pending
     }
 
-    /// Whether the other leg of a mirror whose read leg has lost its content is in sync.
+    /// Whether the other leg is in sync, for a mirror whose leg to read from has lost its content.
     #[cold]
     pub fn has_content(&self, number: u16) -> bool {
         self.get(number).is_some_and(|mirror| mirror.legs[1 - mirror.reads].mode == LegMode::Synced)
     }
 
-    /// Whether a leg lies on the memory node of this peer.
+    /// Whether any mirror has a leg on the memory node of this peer.
     pub fn has_peer(&self, peer: usize) -> bool {
         self.list.iter().flatten().any(|mirror| mirror.legs.iter().any(|leg| leg.peer == peer))
     }

@@ -1,7 +1,7 @@
-//! Writes to both legs of a mirror, and reads that change legs.
+//! Writes to both legs of a mirror, and reads that are sent again to the other leg.
 //!
-//! A write is admitted by both memory nodes or by none. If the transmit ring has room for one frame only, the other one
-//! is owed: it is sent before any other write to a mirror.
+//! A write is accepted for both memory nodes or for neither. If the transmit ring then has room for only one
+//! of the two frames, the other one is *owed*: it is sent before any other write to a mirror.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,28 +17,27 @@ use super::super::{Core, Engine, EngineError, PeerSession, RequestId, Sink, page
 use super::{Mirror, MirrorAt};
 use crate::cache::Line;
 
-/// Most writes to mirrors in flight.
+/// Maximum number of writes to mirrors in flight.
 const PAIRS_MAX: usize = 4096;
 
-/// A write to both legs.
+/// A write to both legs, in flight.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     /// Write or write-back that ends once both legs have it.
     origin: Op,
     mirror: u16,
     offset: u64,
-    /// Legs whose result is not known, one bit each.
+    /// Legs that the write waits for, one bit each.
     left: u8,
-    /// Legs that have failed the write, one bit each; subset of `left`.
+    /// Legs on which the write has failed, one bit each; a subset of `left`.
     failed: u8,
     error: EngineError,
     /// Time of the first failure.
     since: Time,
-    /// The line of a failed write-back.
+    /// Content of a write-back that has failed on a leg.
     line: Option<Line>,
 }
 
-/// Writes to both legs in flight, by number.
 #[derive(Default)]
 pub(super) struct Pairs {
     slots: Vec<Option<Pair>>,
@@ -71,7 +70,7 @@ impl Pairs {
     }
 }
 
-/// The second request of a write, for which the transmit ring had no room.
+/// Second request of a mirrored write, for which the transmit ring had no room.
 pub(super) struct Owed {
     pair: u16,
     side: u8,
@@ -80,20 +79,20 @@ pub(super) struct Owed {
     data: Box<[u8]>,
 }
 
-/// A read that a leg did not answer.
+/// A read that a leg did not answer or refused, to be sent again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrphanedRead {
     id: RequestId,
     hpa: u64,
     lines: u8,
-    /// Session that did not answer.
+    /// Index of the session that did not answer, or refused.
     peer: usize,
     error: EngineError,
     since: Time,
 }
 
 impl Engine {
-    /// Mirror of the line at `hpa`; `None` without one.
+    /// Returns the mirror of the line at `hpa`; `None` if the line is not mirrored.
     #[inline]
     pub(in super::super) fn mirror_at(&mut self, hpa: u64) -> Option<MirrorAt> {
         if self.core.mirrors.is_empty() {
@@ -104,10 +103,11 @@ impl Engine {
         Some(MirrorAt { number: target.mirror?, offset: location.cmem - target.cmem })
     }
 
-    /// Sends a write of the lines that `mask` selects to the legs of a mirror; `origin` ends once all of them have it.
+    /// Sends a write of the lines that `mask` selects to the legs of a mirror. `origin` ends once all legs
+    /// have it.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] also while the page is being copied to the other leg.
+    /// As for any write; [`EngineError::Busy`] also while the page is being copied to the other leg.
     #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
     pub(in super::super) fn send_mirrored(
         &mut self,
@@ -127,6 +127,7 @@ impl Engine {
                 let mac = self.peers[mirror.legs[mirror.reads].peer].mac;
                 return Err(EngineError::NotConnected(mac));
             }
+            // The leg that is not written misses this page from now on.
             let missing = usize::from(written[0]);
             mirror.legs[missing].miss(page);
         }
@@ -141,6 +142,7 @@ impl Engine {
             let stream = self.stream_of(cmem);
             way[side] = (peer, cmem);
             if !self.peers[peer].requester.has_room_to_write(stream) {
+                // Without a session the leg cannot be written, so the manager has to decide about it.
                 if !self.peers[peer].requester.is_open() {
                     self.core.mirrors.leg_fails(at.number, side, now);
                 }
@@ -167,6 +169,8 @@ impl Engine {
             match self.send_side(number, side as u8, peer, cmem, mask, data, now, tx) {
                 Ok(()) => sent = true,
                 Err(_) if sent => {
+                    // The first leg has the write already, so this request has to follow before any other
+                    // write.
                     let (side, data) = (side as u8, data.into());
                     self.core.mirrors.owed = Some(Owed { pair: number, side, cmem, mask, data });
                     self.deadline = now;
@@ -211,13 +215,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends the owed half of a write, if there is one.
+    /// Sends the owed request of a write, if there is one.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] if it is still owed.
+    /// [`EngineError::Busy`] if there is still no room for the request.
     pub(super) fn send_owed(&mut self, now: Time, tx: &mut dyn Transmit) -> Result<(), EngineError> {
         let Some(owed) = self.core.mirrors.owed.take() else { return Ok(()) };
-        // The leg may have left its position meanwhile: the write does not wait for it any more.
+        // The leg may have been removed meanwhile, so that the write does not wait for it any more.
         let waits =
             self.core.mirrors.pairs.get_mut(owed.pair).is_some_and(|pair| pair.left >> owed.side & 1 == 1);
         let leg = |mirrors: &super::Mirrors, pair: &Pair| {
@@ -242,14 +246,14 @@ impl Engine {
         }
     }
 
-    /// Reads of `lines` lines from `hpa` on that the session `peer` did not answer go to the leg that is read now.
+    /// Sends reads that a leg did not answer to the leg that is read from now.
     pub(super) fn send_orphans(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         let mut at = 0;
         while let Some(orphan) = self.core.mirrors.orphans.get(at).copied() {
             let OrphanedRead { id, hpa, peer, error, since, .. } = orphan;
             let mirror = self.mirror_at(hpa);
-            // A read whose leg has left the position is sent again, also if there is one leg now: what a leg refuses that has
-            // left, which may be unmapped already, is no answer.
+            // A read is sent again if its leg was removed meanwhile, even when only one leg is left: the
+            // removed leg may be unmapped already, so its refusal is not an answer.
             let answered = mirror.is_none() && error != EngineError::Busy && !self.has_left(hpa, peer);
             if !answered && self.send_orphan(mirror, &orphan, now, tx).is_ok() {
                 self.core.mirrors.orphans.swap_remove(at);
@@ -263,14 +267,15 @@ impl Engine {
         }
     }
 
-    /// Whether the line at `hpa` lies on another memory node now than that of the session `peer`.
+    /// Whether the line at `hpa` is no longer on the memory node of session `peer`.
     fn has_left(&mut self, hpa: u64, peer: usize) -> bool {
         let location = self.routes.locate(hpa);
         let target = self.routes.target(&location);
         target.is_some_and(|target| self.peers[target.peer].mac != self.peers[peer].mac)
     }
 
-    /// Sends a read to the leg that is read now. A leg that has refused it does not get it again: the manager decides.
+    /// Sends a read to the leg that is read from now. If that leg is the one that refused the read, or has no
+    /// session, the leg counts as failing instead, and the manager decides.
     fn send_orphan(
         &mut self,
         mirror: Option<MirrorAt>,
@@ -313,7 +318,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends writes whose legs have all answered, failed or left, or that have waited for the manager for longer than a session's limit.
+    /// Ends writes that wait for no leg any more, and fails those for which the manager has not decided
+    /// within a session's time-out.
     pub(super) fn end_pairs(&mut self, now: Time, sink: &mut dyn Sink) {
         self.core.mirrors.ended = false;
         let Some(limit) = self.peers.first().map(|peer| peer.requester.timing().dead_after) else { return };
@@ -324,6 +330,7 @@ impl Engine {
                 self.core.finish_pair(number, sink);
                 continue;
             }
+            // If only one leg has failed, the manager's decision may still complete the write.
             let decided = pair.failed != 0 && pair.left == pair.failed;
             let gone = self.core.mirrors.get(pair.mirror).is_none();
             if decided
@@ -337,7 +344,7 @@ impl Engine {
 }
 
 impl Core {
-    /// A leg has the write.
+    /// Records that a leg has acknowledged the write; with the last leg, the write ends.
     #[inline]
     pub(in super::super) fn side_written(&mut self, number: u16, side: u8, sink: &mut dyn Sink) {
         let Some(pair) = self.mirrors.pairs.get_mut(number) else { return };
@@ -358,7 +365,7 @@ impl Core {
         }
     }
 
-    /// A leg has failed the write, whose fate the manager now decides.
+    /// Records that the write has failed on a leg. The manager then decides whether the leg becomes stale.
     #[cold]
     pub(in super::super) fn side_failed(
         &mut self,
@@ -388,7 +395,7 @@ impl Core {
         }
     }
 
-    /// A read that may be answered by the other leg.
+    /// Keeps a failed read, to be sent again to the other leg.
     #[cold]
     pub(in super::super) fn read_failed(
         &mut self,
@@ -404,7 +411,8 @@ impl Core {
         self.mirrors.pending = true;
     }
 
-    /// Ends a write that one leg or none has: a write-back is kept, as its writer has its answer.
+    /// Fails a write that at most one leg has. The line of a write-back is kept, because its writer has the
+    /// acknowledgement already.
     fn give_up(&mut self, pair: Pair, sink: &mut dyn Sink) {
         self.counters.failures += 1;
         match pair.origin {
@@ -423,7 +431,7 @@ impl Core {
         }
     }
 
-    /// Writes no longer wait for a leg, which misses their pages from now on.
+    /// Ends the waiting of all writes for a leg, which misses their pages from now on.
     pub(super) fn abandon_side(&mut self, mirror: u16, side: usize) {
         for number in 0..self.mirrors.pairs.slots.len() as u16 {
             let Some(pair) = self.mirrors.pairs.get_mut(number) else { continue };
@@ -448,7 +456,7 @@ impl Core {
         }
     }
 
-    /// Reads in flight to a leg go to the other one.
+    /// Takes the reads in flight to a leg, to be sent to the other leg; answers of the first are ignored.
     pub(super) fn orphan_reads(&mut self, peers: core::ops::Range<usize>, cmem: u64, bytes: u64, now: Time) {
         let mut taken = Vec::new();
         for op in self.ops.iter_mut() {
@@ -468,7 +476,8 @@ impl Core {
         }
     }
 
-    /// Write-backs to a removed route count no longer; the legs' answers are ignored.
+    /// Takes write-backs to a removed route out of the counts that flushes wait for; the legs' answers are
+    /// ignored.
     pub(in super::super) fn forget_pairs(&mut self, covers: impl Fn(u64) -> bool) {
         let Core { mirrors, write_backs, .. } = self;
         for pair in mirrors.pairs.slots.iter_mut().flatten() {
@@ -481,7 +490,7 @@ impl Core {
         }
     }
 
-    /// Whether a write to both legs of an address that `covers` selects is in flight.
+    /// Whether a mirrored write to an address that `covers` selects is in flight.
     pub(in super::super) fn any_pair(&self, covers: impl Fn(u64) -> bool) -> bool {
         self.mirrors.pairs.slots.iter().flatten().any(|pair| match pair.origin {
             Op::WriteBack { hpa, .. } | Op::Write { hpa, .. } => covers(hpa),

@@ -1,4 +1,5 @@
-//! Watch over the legs of mirrors: silent ones are reported to the manager, stale ones are filled once they answer.
+//! Checks of the legs of mirrors: silent ones are reported to the manager, stale ones are filled once they
+//! answer.
 
 use alloc::vec::Vec;
 
@@ -9,7 +10,8 @@ use super::super::{Engine, EngineEvent, Sink};
 use super::{LegMode, Mirrors, REPORT_INTERVAL, SILENCE_MAX, WATCH_INTERVAL};
 
 impl Mirrors {
-    /// A leg in sync has missed a write, or its content is gone: the manager has to decide.
+    /// Marks a leg as failing, because it has missed a write, is silent, or has lost its content. The manager
+    /// then decides whether it becomes stale.
     pub(in super::super) fn leg_fails(&mut self, mirror: u16, side: usize, now: Time) {
         let Some(mirror) = self.get_mut(mirror) else { return };
         let leg = &mut mirror.legs[side];
@@ -19,7 +21,7 @@ impl Mirrors {
         self.pending = true;
     }
 
-    /// The leg that is read does not answer a read, or has `refused` it.
+    /// Marks the leg that is read from as failing, because it did not answer a read or has `refused` it.
     pub(super) fn read_leg_fails(&mut self, mirror: u16, refused: bool, now: Time) {
         let Some(side) = self.get(mirror).map(|mirror| mirror.reads) else { return };
         self.leg_fails(mirror, side, now);
@@ -28,7 +30,7 @@ impl Mirrors {
         }
     }
 
-    /// Time at which the legs are to be looked at next.
+    /// Time of the next check of the legs.
     #[inline]
     pub(in super::super) fn watch_at(&self) -> Time {
         self.watch_at
@@ -36,16 +38,19 @@ impl Mirrors {
 }
 
 impl Engine {
-    /// Whether completions or the time have left work for [`settle_mirrors`](Self::settle_mirrors).
+    /// Whether completions or the time of the next check have left work for
+    /// [`settle_mirrors`](Self::settle_mirrors).
     #[inline]
     pub(in super::super) fn mirrors_are_due(&self, now: Time) -> bool {
         self.core.mirrors.pending || now >= self.core.mirrors.watch_at
     }
 
-    /// Continues all that mirrors have to do beside the operations themselves.
+    /// Continues what mirrors need beside the operations themselves: owed requests, checks of the legs, ends
+    /// of writes, reads to be sent again, and copies.
     #[cold]
     pub(in super::super) fn settle_mirrors(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         self.core.mirrors.pending = false;
+        // A request that is still owed is tried again with the next poll.
         let _ = self.send_owed(now, tx);
         if now >= self.core.mirrors.watch_at {
             self.watch_legs(now);
@@ -59,7 +64,7 @@ impl Engine {
         self.deadline = self.deadline.min(self.core.mirrors.watch_at);
     }
 
-    /// Looks at every leg.
+    /// Checks every leg, and sets the time of the next check.
     fn watch_legs(&mut self, now: Time) {
         let mut any = false;
         for number in 0..self.core.mirrors.list.len() as u16 {
@@ -93,9 +98,11 @@ impl Engine {
             LegMode::Synced | LegMode::Joining if is_silent || lost => {
                 self.core.mirrors.leg_fails(number, side, now);
             }
+            // The leg answers again and has missed nothing, so the manager need not decide.
             LegMode::Synced | LegMode::Joining if leg.failing && is_open && !leg.missed_write => {
                 leg.failing = false;
             }
+            // The leg has answered since it became stale, so it can be filled.
             LegMode::Stale if is_open && !is_silent && !lost && heard > leg.since && !in_reads => {
                 leg.mode = LegMode::Filling;
             }
@@ -107,6 +114,7 @@ impl Engine {
                 self.core.end_copies(number);
                 self.core.abandon_side(number, side);
             }
+            // All pages are copied; the leg is reported as filled below.
             LegMode::Filling if !missed && !has_copies => {
                 (leg.mode, leg.reported, leg.failing) = (LegMode::Joining, None, false);
                 mirror.filled_epoch = epoch;

@@ -1,5 +1,5 @@
-//! Read-ahead in the pager for each kind of memory: it takes no room of pages that threads have faulted on, and if
-//! pages are evicted before the reader comes, its windows shrink at once.
+//! Read-ahead in the pager for each kind of memory: it takes no room of pages that threads have faulted on,
+//! and if pages are evicted before the reader reaches them, its windows shrink at once.
 
 use super::orders::carry_out_orders;
 use super::*;
@@ -81,12 +81,13 @@ fn squeeze(rig: &mut Rig, page: u32) {
     rig.pager.set_limit(LIMIT);
 }
 
-/// Largest window of the reader at `page`.
+/// Maximum window of the reader at `page`.
 fn most(rig: &Rig, page: u32) -> u32 {
     rig.pager.view(VIEW).unwrap().prefetch.reader_window(page).expect("a reader")
 }
 
-/// Pages on which threads faulted in random order are the working set: a reader beside them gets only free room.
+/// Tests a reader beside a working set of pages on which threads faulted in random order: read-ahead gets
+/// only free room.
 #[test]
 fn it_takes_no_place_of_what_was_asked_for() {
     for kind in KINDS {
@@ -118,7 +119,7 @@ fn an_early_eviction_halves_the_reader_windows() {
     }
 }
 
-/// The pages are remembered from before, but no thread has faulted on them this time.
+/// Tests pages that are remembered from an earlier residence, but on which no thread has faulted this time.
 #[test]
 fn a_refault_of_a_remembered_page_halves_the_windows() {
     for kind in KINDS {

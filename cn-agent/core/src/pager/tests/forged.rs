@@ -1,4 +1,4 @@
-//! A successor's pager over tables that another process has written, and goes on to write at any time.
+//! A successor's pager over tables that another process has written, and keeps writing at any time.
 //!
 //! The words change before the pager's accesses, so that runs cover the orders of the two processes' accesses without a
 //! thread. Programs cannot write tables, which are read-only for them: what is shown here is that the count of slots,
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Number of pages of a view, and of slots of the region.
+/// Number of pages of a view. `SLOTS` is the number of slots of the region.
 const FEW: u32 = 24;
 const SLOTS: u32 = 32;
 
@@ -44,7 +44,7 @@ fn word() -> impl Strategy<Value = u64> {
     )
 }
 
-/// Words of a table as the predecessor left them, and the stores of the storm.
+/// Words of a table as the predecessor left them, and the stores that overwrite them later.
 fn table() -> impl Strategy<Value = Stormy> {
     let words = proptest::collection::vec(word(), FEW as usize);
     let stores = proptest::collection::vec((0..FEW, word()), 0..200);
@@ -63,8 +63,8 @@ impl core::fmt::Debug for Stormy {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Tests that a takeover ends whatever the tables hold and whatever is stored meanwhile: no slot beyond the region
-    /// is free afterwards, and none twice; and, if nothing was stored meanwhile, none that a page has.
+    /// Tests a takeover with any tables and any stores meanwhile. Afterwards no slot beyond the region is
+    /// free, no slot is free twice and, if nothing was stored meanwhile, no slot of a page is free.
     #[test]
     fn a_takeover_frees_no_slot_twice(
         tables in [table(), table()],

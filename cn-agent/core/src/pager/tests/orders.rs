@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A limit of which the reserve holds orders of many pages.
+/// Limit of resident pages, large enough that the reserve permits orders of many pages.
 const LIMIT: u32 = 1024;
 
 fn rig() -> Rig {
@@ -26,7 +26,8 @@ pub(super) fn carry_out_orders(rig: &mut Rig) -> Vec<usize> {
     sizes
 }
 
-/// Reads pages one after the other, with the time between two faults that a program usually takes.
+/// Reads pages one after the other, with the time between two faults that a program usually takes. Returns
+/// the number of pages of each order.
 fn read(rig: &mut Rig, pages: Range<u32>) -> Vec<usize> {
     let mut sizes = Vec::new();
     for page in pages {

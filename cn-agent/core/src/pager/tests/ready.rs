@@ -101,7 +101,8 @@ fn a_successor_takes_no_page_that_was_only_made_ready() {
     }
 }
 
-/// A process that has the shared memory and is no member reads a hole: the kernel makes a page of zeros there.
+/// Tests that a page of zeros is not taken for the content. The kernel makes such a page when a process that
+/// has the shared memory, and is no member, reads a hole.
 #[test]
 fn a_page_that_an_outsider_made_is_not_the_content() {
     for (makes_ready, write) in [(true, false), (true, true), (false, false), (false, true)] {

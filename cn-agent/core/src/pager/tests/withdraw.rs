@@ -24,7 +24,7 @@ fn all_pages_leave_and_none_is_lost() {
     rig.touch(0..8, false);
     rig.touch(8..16, true);
     let changed = rig.kernel.pages[&9];
-    // A write that no fault has shown.
+    // A write without a fault, as after the kernel has merged the page.
     rig.kernel.unprotected.insert(3);
     rig.kernel.pages.get_mut(&3).unwrap()[7] = 99;
     assert!(withdraw(&mut rig) > 1);
@@ -32,7 +32,7 @@ fn all_pages_leave_and_none_is_lost() {
     assert_eq!(rig.nodes.written.keys().copied().collect::<Vec<_>>(), [3, 8, 9, 10, 11, 12, 13, 14, 15]);
     assert_eq!((rig.nodes.written[&9], rig.nodes.written[&3][7]), (changed, 99));
     assert!((0..16).all(|page| rig.state(page) == PageState::Absent));
-    // Afterwards pages come as before.
+    // Afterwards pages are fetched as before.
     rig.touch(0..16, false);
     assert_eq!((rig.kernel.pages[&0], rig.pager.resident()), (content(0), 16));
 }
@@ -99,7 +99,7 @@ fn hot_pages_are_fetched_first_where_the_region_goes() {
     there.answer();
     there.turn();
     assert_eq!(there.pager.resident(), 9);
-    // No page is evicted for them.
+    // No page is evicted for pages that will be read.
     let many: Vec<u32> = (0..PAGES).collect();
     there.pager.will_read(VIEW, &many);
     while there.pager.has_work() {

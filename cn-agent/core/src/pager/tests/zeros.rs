@@ -31,7 +31,7 @@ fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
     assert!(!clean(&mut rig));
     assert_eq!(end_write(&mut rig, Ok(())), 7);
     assert!(clean(&mut rig));
-    // The same, for a page that is not touched.
+    // A page that is not touched meanwhile behaves the same.
     rig.pager.discarded(VIEW, 8..9);
     assert!(!clean(&mut rig));
     assert_eq!(end_write(&mut rig, Err(Lost)), 8);
@@ -42,7 +42,8 @@ fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
     assert_eq!(rig.nodes.fetches.front().map(|(page, ..)| *page), Some(8), "they are there now");
 }
 
-/// A fetch could overtake the zeros and bring back old content, and the zeros could overwrite later writes.
+/// Tests that a page and its zeros are not in flight at once: a fetch could overtake the zeros and return old
+/// content, and the zeros could overwrite later writes.
 #[test]
 fn no_write_of_a_page_is_in_flight_with_its_zeros() {
     for (write, outcome) in [(false, Ok(())), (true, Ok(())), (false, Err(Lost)), (true, Err(Lost))] {

@@ -1,4 +1,6 @@
-//! Tests of the events for a process's changes of its mappings.
+//! Tests of the events that report changes which a process makes to its own mappings.
+
+#![expect(unsafe_code, reason = "mremap moves mapped memory")]
 
 use std::thread;
 
@@ -70,8 +72,8 @@ fn unmapping_and_moving_a_mapping_are_reported() {
             let moved = unsafe { libc::mremap(old, PAGE as usize, PAGE as usize, flags, new) };
             assert_eq!(moved, new);
         });
-        // The page at the destination is unmapped first. It is not registered, so it depends on the kernel whether
-        // that is an event.
+        // The page at the destination is unmapped first. It is not registered, so it depends on the kernel
+        // whether this unmapping is an event.
         let event = next(&uffd);
         let UffdEvent::Remap { from, to, len } = event else { panic!("{event:?}") };
         assert_eq!((from, to, len), (memory.at(2), room.at(5), PAGE));

@@ -1,5 +1,7 @@
 //! Tests of faults on absent pages, and of the operations that fill them.
 
+#![expect(unsafe_code, reason = "UFFDIO_MOVE takes pages away from mapped memory")]
+
 use std::thread;
 
 use super::memory::Memory;
@@ -51,7 +53,7 @@ fn a_shared_page_filled_in_one_mapping_is_there_in_the_other() {
         uffd.copy(memory.at(1), &page_of(3), Access::Writable).unwrap();
     });
     assert_eq!(alias.read(1), 9);
-    // One call fills pages up to one that is present.
+    // A copy of two pages stops at the second, which is present.
     assert_eq!(uffd.copy(memory.at(0), page_of(4).repeat(2).as_slice(), Access::Writable), Ok(4096));
     assert_eq!((memory.read(0), memory.read(1)), (4, 9));
     assert_eq!(uffd.copy(memory.at(2), page_of(5).repeat(2).as_slice(), Access::Writable), Ok(8192));

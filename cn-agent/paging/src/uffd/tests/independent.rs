@@ -1,6 +1,8 @@
 //! Comparison with the crate `userfaultfd`, which shares no code with this module and takes its structures from the
 //! headers of the build machine: either implementation can make a userfaultfd, and the other serve it.
 
+#![expect(unsafe_code, reason = "the other crate takes a raw descriptor and raw pointers")]
+
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::thread;
 
@@ -26,7 +28,7 @@ fn the_reference_client_works_with_our_server() {
     let mode = RegisterMode::MISSING | RegisterMode::WRITE_PROTECT;
     let length = (memory.all().end - memory.all().start) as usize;
     theirs.register_with_mode(memory.all().start as *mut _, length, mode).unwrap();
-    // A duplicate: the crate closes the descriptor that `into_raw_fd` returns (0.9.0).
+    // A duplicate, because version 0.9.0 of the crate closes the descriptor that its `into_raw_fd` returns.
     let uffd = Uffd::from_fd(theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
     thread::scope(|scope| {
         let reader = scope.spawn(|| memory.read(3));

@@ -1,6 +1,8 @@
 //! Memory of a test, accessed by address only: the optimiser must not assume its content, as another thread fills it
 //! in.
 
+#![expect(unsafe_code, reason = "the memory is mapped, and accessed by address only")]
+
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,29 +59,26 @@ impl Memory {
         self.start.as_ptr() as u64 + page * PAGE
     }
 
-    /// Address range of one page.
     pub fn page(&self, page: u64) -> Range<u64> {
         self.at(page)..self.at(page + 1)
     }
 
-    /// Address range of the whole mapping.
     pub fn all(&self) -> Range<u64> {
         self.at(0)..self.at(self.pages)
     }
 
-    /// Reads a byte from the middle of a page.
+    /// Reads a byte from the middle of a page, where a fault's exact address differs from that of the page.
     pub fn read(&self, page: u64) -> u8 {
         // SAFETY: inside the mapping.
         unsafe { ((self.at(page) + PAGE / 2) as *const u8).read_volatile() }
     }
 
-    /// Writes a byte to the middle of a page.
+    /// Writes a byte to the middle of a page, where a fault's exact address differs from that of the page.
     pub fn write(&self, page: u64, byte: u8) {
         // SAFETY: inside the mapping.
         unsafe { ((self.at(page) + PAGE / 2) as *mut u8).write_volatile(byte) }
     }
 
-    /// Drops pages with `madvise(2)`.
     pub fn advise(&self, page: u64, pages: u64, advice: MmapAdvise) {
         let start = NonNull::new(self.at(page) as *mut libc::c_void).unwrap();
         // SAFETY: inside the mapping, whose content no code relies on.

@@ -36,7 +36,7 @@ fn uffd(features: Features) -> Option<Uffd> {
     }
 }
 
-/// Registers all of `memory`, which the tests access as paged memory.
+#[expect(unsafe_code, reason = "registered memory must be accessed by address only")]
 fn register(uffd: &Uffd, memory: &Memory, modes: Modes) -> Ioctls {
     // SAFETY: the memory is the test's own and is touched by address alone.
     unsafe { uffd.register(memory.all(), modes) }.unwrap()
@@ -68,13 +68,11 @@ fn expect_fault(uffd: &Uffd, at: u64, writes: bool, protected: bool) {
     }
 }
 
-/// Checks that no event is pending.
 fn expect_quiet(uffd: &Uffd) {
     let mut buffer = EventBuffer::new();
     assert_eq!(uffd.events(&mut buffer).unwrap().count(), 0);
 }
 
-/// A page whose bytes all equal `byte`.
 fn page_of(byte: u8) -> [u8; PAGE as usize] {
     [byte; PAGE as usize]
 }
@@ -137,6 +135,7 @@ fn the_device_node_gives_a_userfaultfd_by_its_permissions() {
     assert!(matches!(Uffd::from_fd(file.into()), Err(OpenError::NotOne(what)) if what == "/dev/null"));
 }
 
+#[expect(unsafe_code, reason = "registered memory must be accessed by address only")]
 #[test]
 fn ranges_that_cannot_be_registered_are_refused() {
     let Some(first) = uffd(Features::empty()) else { return };

@@ -1,6 +1,8 @@
 //! Tests with other processes, and with faults as signals. A forked child does only what a signal handler may do, and
 //! ends by `_exit`: that all operations work in such a child is part of the test.
 
+#![expect(unsafe_code, reason = "children of fork and a signal handler touch mapped memory")]
+
 use std::cell::UnsafeCell;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -20,7 +22,6 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::memory::Memory;
 use super::*;
 
-/// Forks a child that runs `body` and exits with the value it returns.
 fn child(body: impl FnOnce() -> u8) -> Pid {
     // SAFETY: the child does only what a signal handler may do.
     match unsafe { fork() }.unwrap() {
@@ -104,14 +105,14 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
                 Err(_) => unsafe { libc::_exit(i32::from(FAILED)) },
             }
         }
-        // SAFETY: as above.
+        // SAFETY: ends the process; returning would only raise the signal again.
         Err(_) => unsafe { libc::_exit(i32::from(FAILED)) },
     };
 }
 
 struct Page(UnsafeCell<[u8; PAGE as usize]>);
 
-// SAFETY: it is never written.
+// SAFETY: the page is never written.
 unsafe impl Sync for Page {}
 
 static FULL_OF_NINES: Page = Page(UnsafeCell::new([9; PAGE as usize]));
@@ -155,7 +156,7 @@ fn a_fault_is_served_by_the_faulting_thread_in_its_signal_handler() {
         if SERVED.load(Ordering::Relaxed) != 2 || UNPROTECTED.load(Ordering::Relaxed) != 2 {
             return 3;
         }
-        // The kernel's access to an absent page in a system call fails.
+        // In a system call, the kernel's access to an absent page fails with EFAULT.
         let mut null = [0_i32; 2];
         // SAFETY: two descriptors; the buffer is one byte of the mapping.
         let read = unsafe {
@@ -242,7 +243,6 @@ fn a_page_shared_with_a_forked_child_does_not_move() {
     assert_eq!(memory.read(0), 3);
 }
 
-/// Sends a descriptor over a socket.
 fn send_fd(socket: RawFd, fd: RawFd) -> nix::Result<usize> {
     let fds = [fd];
     let message = [ControlMessage::ScmRights(&fds)];

@@ -7,7 +7,8 @@ use super::*;
 
 const BOTH: Modes = Modes::MISSING.union(Modes::WRITE_PROTECT);
 
-/// Installs a page write-protected: a read is no fault, a write is one, and `unprotect` lets the writer continue.
+/// Checks a page installed write-protected: a read is no fault, a write is one, and `unprotect` lets the
+/// writer continue.
 fn filled_protected(uffd: &Uffd, memory: &Memory) {
     assert!(register(uffd, memory, BOTH).contains(Ioctls::WRITE_PROTECT));
     uffd.copy(memory.at(0), &page_of(1), Access::Protected).unwrap();
