@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use cxloe_lab::Interrupt;
 
-/// Interval of looks.
+/// Interval at which the condition is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Waits until `done`, up to `limit`.
+/// Waits until `done` returns true, for at most `limit`. `what` names the condition in the error.
 ///
 /// # Errors
 /// The limit is over, or a signal came.

@@ -6,10 +6,10 @@
 //!                    '--------------------'
 //! ```
 //!
-//! A measurement runs in a [`cxloe_lab::Lab`]: network namespaces joined by virtual cables, removed when the process
-//! ends. Measurements of whole nodes are here: of sessions between [`keys`], of [`outages`], of a fabric whose daemons are killed at random ([`chaos`]), of virtual machines that move
-//! ([`moves`]), of the manager ([`fabric`]), and the
-//! [`standard`] report's own parts.
+//! A measurement runs in a [`cxloe_lab::Lab`]: network namespaces joined by virtual cables, removed when the
+//! process ends. Measurements of whole nodes are here: of sessions between [`keys`], of [`outages`], of a
+//! fabric whose daemons are killed at random ([`chaos`]), of virtual machines that move ([`moves`]), of the
+//! manager ([`fabric`]), and the [`standard`] report's own parts.
 
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]

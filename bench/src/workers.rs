@@ -1,5 +1,5 @@
-//! CPU time of an agent's workers for each operation, by number of workers. More workers must not make an operation dearer:
-//! then what a node can do grows with its cores.
+//! CPU time of an agent's workers for each operation, by number of workers. More workers must not make an
+//! operation more expensive: only then does the throughput of a node grow with its cores.
 //!
 //! ```text
 //!   regions 0..8, one after the other: 64 lines, or one page   --->  agent with 1, 2, 4 or 8 workers  --->  memory node
@@ -8,6 +8,8 @@
 //!
 //! One thread does the same operations whatever the number of workers, region by region: so one worker at a time has
 //! work, and a figure does not depend on how many cores there are.
+
+#![expect(unsafe_code, reason = "a touch of a page is a volatile read")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,36 +27,33 @@ use serde::Serialize;
 
 use crate::eventually::eventually;
 
-/// Error of a run that could not be made.
+/// Any failure of a run.
 pub type WorkersError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Longest wait for a daemon or a region.
+/// Maximum wait for a daemon or a region.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Number of regions: as many as the most workers that are compared.
 pub const REGIONS: usize = 8;
-/// Bytes of each region.
 const REGION: u64 = 4 << 20;
 /// Bytes of each region that may be resident.
 const RESIDENT: u64 = 256 << 10;
-/// Lines of one request.
+/// Number of lines in one request.
 const BATCH: usize = 64;
 const PAGE: u64 = 4096;
 
-/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct WorkersOptions {
     /// Numbers of workers to be compared.
     pub workers: Vec<u8>,
-    /// Number of times that each of them is measured, in turn.
+    /// Number of measurements for each number of workers; the numbers alternate.
     pub trials: u32,
     /// Operations of each kind on each region, in a trial: batches of 64 lines, or pages.
     pub operations: u32,
 }
 
-/// One measurement.
+/// One measurement with one number of workers.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkersTrial {
-    /// Number of workers.
     pub workers: u8,
     /// CPU time of all workers for a line read in a batch of 64, in nanoseconds.
     pub line_ns: f64,
@@ -82,7 +81,8 @@ pub fn run(
     rig.start("gmm", &["serve", "--listen", "127.0.0.1:0", "--store"], &[])?;
     let pool = (REGION * REGIONS as u64 + (32 << 20)).to_string();
     rig.start("mn-server", &["--pool-size", &pool], &[])?;
-    // The first agent has most workers: so the regions lie in as many bands of addresses.
+    // The first agent has the maximum number of workers, so that the regions are spread over as many bands of
+    // addresses.
     let most = options.workers.iter().max().copied().unwrap_or(1);
     rig.start("cn-agent", &["run"], &["--workers", &most.to_string()])?;
     rig.create_regions(interrupt)?;
@@ -162,7 +162,8 @@ impl Rig {
             let wait_ms = LIMIT.as_millis() as u64;
             let create = CreateRegion { wait_ms, ..CreateRegion::new(name, REGION, owner) };
             runtime.block_on(manager.create_region(&create))?;
-            // One after the other, so that each is placed when the ones before it have a worker.
+            // The regions are created one after the other: the agent places each when the earlier ones have a
+            // worker.
             let there = || client::regions(&self.socket()).is_ok_and(|regions| regions.len() > number);
             eventually("the region is attached", LIMIT, interrupt, there)?;
         }
@@ -201,6 +202,7 @@ impl Rig {
             }
             Ok(())
         };
+        // The first batches warm up, and are not measured.
         batches(operations / 10 + 1)?;
         let before = self.cpu_ns()?;
         batches(operations)?;
@@ -224,6 +226,7 @@ impl Rig {
             }
             Ok(())
         };
+        // The first touches warm up, and are not measured.
         touch(operations / 10 + 1)?;
         let faults = || Ok::<_, WorkersError>(client::counters(&self.socket())?.paging.faults);
         let (before, faulted) = (self.cpu_ns()?, faults()?);

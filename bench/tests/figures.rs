@@ -13,7 +13,7 @@ fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("figures").join(name)
 }
 
-/// What differs between the kept file and the new text, in a few lines; nothing if they are the same.
+/// Differences between the kept file and the new text, in a few lines; `None` if they are the same.
 fn difference(name: &str, new: &str) -> Option<String> {
     const LINES_MAX: usize = 12;
     let old = match fs::read_to_string(kept(name)) {

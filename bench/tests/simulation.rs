@@ -29,6 +29,7 @@ fn the_command() {
         "{out}"
     );
 
+    // A planted fault shows that the checks can fail.
     let (code, _, err) = sim("--scenario calm --plant loses-writes --seeds 50");
     assert_eq!(code, Some(1));
     let reproduce = err.lines().find_map(|line| line.trim().strip_prefix("reproduce: cxloe-bench sim "));

@@ -2,12 +2,14 @@
 //!
 //! One system call per datagram would limit a stream of small datagrams to the rate of system calls.
 
+#![expect(unsafe_code, reason = "recvmmsg and sendmmsg take raw pointers")]
+
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-/// Most datagrams of one call.
+/// Maximum number of datagrams in one system call.
 pub const BATCH: usize = 64;
 
 /// Datagrams of at most `room` bytes each, to be sent or just received.
@@ -23,12 +25,10 @@ impl Batch {
         Batch { bytes: vec![0; room * BATCH], lengths: Vec::with_capacity(BATCH), room }
     }
 
-    /// Number of datagrams in the batch.
     pub fn len(&self) -> usize {
         self.lengths.len()
     }
 
-    /// True if the batch has no room for another datagram.
     pub fn is_full(&self) -> bool {
         self.len() == BATCH
     }
@@ -52,7 +52,6 @@ impl Batch {
         self.lengths.push(length);
     }
 
-    /// Removes all datagrams from the batch.
     pub fn clear(&mut self) {
         self.lengths.clear();
     }

@@ -24,59 +24,43 @@ pub enum PeerError {
     Io {
         /// Operation that failed, for the message.
         what: String,
-        /// Error of the operating system.
         source: io::Error,
     },
-    /// An answer did not arrive in time.
     #[error("{what} did not happen within {limit:?}; its log: {log}")]
     Timeout {
         /// Answer that did not arrive.
         what: String,
-        /// Longest wait for the answer.
+        /// Maximum wait for the answer.
         limit: Duration,
         /// Last lines of the far end's output; empty if there is none.
         log: String,
     },
     /// An answer violates the peer's protocol.
     #[error("the server answered {found:?} where {expected} was expected")]
-    Protocol {
-        /// Description of the expected answer.
-        expected: &'static str,
-        /// Text of the answer received.
-        found: String,
-    },
-    /// Data read differ from data written.
+    Protocol { expected: &'static str, found: String },
     #[error("wrong data: {pattern} found {found:#04x} at byte {at}, where {written:#04x} was written")]
     Wrong {
         /// Name of the pattern that found the difference.
         pattern: &'static str,
         /// Offset of the byte in the memory.
         at: usize,
-        /// Byte that was read.
         found: u8,
-        /// Byte that was written.
         written: u8,
     },
-    /// A tool failed.
     #[error("{program} ended with {status}: {said}")]
     Tool {
-        /// Name of the tool that failed.
         program: String,
-        /// Exit status of the tool, as text.
         status: String,
         /// Last lines of the tool's output.
         said: String,
     },
-    /// A tool's output has another format than expected.
     #[error(
         "the output of {program} has no {missing}; this version of it may print something else. It printed: {said}"
     )]
     Output {
-        /// Name of the tool whose output was parsed.
         program: &'static str,
         /// Part of the output that is missing.
         missing: &'static str,
-        /// Whole output of the tool.
         said: String,
     },
     /// Error of this system's compute node.

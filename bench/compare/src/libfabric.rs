@@ -12,7 +12,6 @@ const PROGRAM: &str = "fi_pingpong";
 const PORT: u16 = 47592;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Peer libfabric, over TCP.
 pub struct Libfabric;
 
 impl Peer for Libfabric {

@@ -7,7 +7,6 @@ use super::pattern::Pattern;
 /// Result of one pattern in a trial.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Pattern that was measured.
     pub pattern: Pattern,
     /// Times or rate of the pattern.
     pub value: Value,
@@ -26,12 +25,10 @@ pub enum Value {
         p99_ns: Option<f64>,
         /// Mean time, which every tool prints.
         mean_ns: f64,
-        /// Number of operations.
         count: u64,
     },
     /// Rate over the whole pattern.
     Rate {
-        /// Operations per second.
         ops_per_s: f64,
         /// Payload bytes per second.
         bytes_per_s: f64,

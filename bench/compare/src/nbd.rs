@@ -5,6 +5,8 @@
 //!   load from the mapping -> page fault -> FUSE -> nbdfuse -> TCP -> nbdkit
 //! ```
 
+#![expect(unsafe_code, reason = "a mapped file may change behind its mapping")]
+
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 
@@ -21,7 +23,6 @@ use super::store::{AccessUnit, Store, drive};
 
 const PORT: u16 = 10809;
 
-/// Peer of nbdkit and nbdfuse.
 pub struct Nbd;
 
 impl Peer for Nbd {
@@ -67,7 +68,7 @@ impl Peer for Nbd {
         let bytes = plan.bytes as u64;
         stage.until(&mut fuse, |_| std::fs::metadata(&seen).is_ok_and(|found| found.len() == bytes))?;
         let mut mapped = Mapped::open(&seen, plan.bytes)?;
-        // Fields are dropped in this order: mapping, mount, process.
+        // Locals are dropped in reverse order: the mapping before its mount, and the mount before the server.
         drive(&mut mapped, &stage.content, plan, &stage.interrupt)
     }
 }

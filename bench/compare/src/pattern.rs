@@ -70,13 +70,13 @@ impl Pattern {
 pub struct Plan {
     /// Size of the memory in bytes, a multiple of [`BLOCK`].
     pub bytes: usize,
-    /// Largest number of single operations of a pattern.
+    /// Maximum number of single operations of a pattern.
     pub operations: u64,
     /// Approximate duration of a pattern; it ends earlier after `operations`.
     pub each: Duration,
-    /// Number of requests in flight in streams.
+    /// Number of requests in flight in a stream.
     pub depth: usize,
 }
 
-/// Smallest number of operations of a pattern, whatever time they take.
+/// Minimum number of operations of a pattern, whatever time they take.
 pub(crate) const OPERATIONS_MIN: u64 = 20;

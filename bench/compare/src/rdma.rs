@@ -18,7 +18,7 @@ use super::site::Site;
 use super::stage::{HERE, Stage, find, iterations};
 
 const DEVICES: &str = "/sys/class/infiniband";
-/// Longest time of a run; sufficient on an emulated machine.
+/// Maximum duration of a run; sufficient on an emulated machine.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Bytes of a megabyte as the tool counts it.
 const MEGABYTE: f64 = 1024.0 * 1024.0;

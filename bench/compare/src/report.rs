@@ -27,7 +27,6 @@ pub struct Comparison {
 /// Peer that was not measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct Absent {
-    /// Name of the peer that was not measured.
     pub peer: String,
     /// Reason: what the peer lacks, or how it failed.
     pub reason: String,

@@ -20,7 +20,6 @@ pub struct MemoryRequest {
     pub is_write: bool,
     /// Number of the request, which the answer repeats; below 2^24.
     pub number: u32,
-    /// Number of bytes to read or to write.
     pub bytes: usize,
     /// Offset of the first byte in the memory.
     pub at: usize,

@@ -43,10 +43,8 @@ pub struct Figure {
     /// Mean time of an operation, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_ns: Option<f64>,
-    /// Rate of operations, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ops_per_s: Option<f64>,
-    /// Bytes of payload per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<f64>,
     /// Ratio to the baseline: the median over trials of the ratio within a trial. For times, it is that of medians, or

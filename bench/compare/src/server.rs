@@ -48,12 +48,10 @@ impl Server {
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// Asks the server to stop.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// True once the server has been asked to stop.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -23,22 +23,16 @@ use super::site::Site;
 use super::store::Content;
 use cxloe_lab::{Interrupt, Lab, LabError, Process};
 
-/// Namespace of the client.
 pub const NEAR: &str = "near";
-/// Namespace of the server.
 pub const FAR: &str = "far";
 /// Namespace in which this process was started and which has the RDMA devices.
 pub const HERE: &str = "here";
-/// Name of the client's network interface.
 pub const NEAR_INTERFACE: &str = "cn0";
-/// Name of the server's network interface.
 pub const FAR_INTERFACE: &str = "mn0";
-/// IPv4 address of the client's interface.
 pub(crate) const NEAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// IPv4 address of the server's interface.
 pub(crate) const FAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-/// Longest time for a server to start; sufficient on a busy emulated machine.
+/// Maximum time for a server to start; sufficient on a busy emulated machine.
 const READY: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(5);
 
@@ -177,7 +171,6 @@ impl Stage {
 /// Running program, ended on drop.
 #[derive(Debug)]
 pub struct Running {
-    /// Handle of the program's process.
     pub process: Process,
     name: String,
     log: PathBuf,

@@ -24,10 +24,10 @@ use cxloe_wire::random::Random;
 const STREAM_LINES: usize = 4096;
 /// Untimed operations before the timed ones: they warm caches and wake sleeping threads.
 const WARM: u64 = 10;
-/// Largest number of written lines that are read back and checked.
+/// Maximum number of written lines that are read back and checked.
 const LOOKED_AT: usize = 2000;
 
-/// Size of a single access, in which its index counts.
+/// Size of a single access. An access with index `n` begins at `n` times this size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessUnit {
     /// 64 bytes.
@@ -37,7 +37,6 @@ pub enum AccessUnit {
 }
 
 impl AccessUnit {
-    /// Length of the unit in bytes.
     pub fn bytes(self) -> usize {
         match self {
             AccessUnit::Line => LINE,

@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest wait for data from the other end.
+/// Maximum wait for data from the other end.
 pub const SILENCE: Duration = Duration::from_secs(20);
-/// Longest time until a server accepts the connection.
+/// Maximum time until a server accepts the connection.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Size of the receive buffer in bytes.
 const AHEAD: usize = 64 << 10;
@@ -163,7 +163,6 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// Pause that has not begun.
     pub fn new() -> Pause {
         Pause { spins: 0, since: None }
     }

@@ -20,9 +20,7 @@ const BLOCKS_AHEAD: usize = 16;
 /// Bytes of answers that the server collects before it sends them.
 const COLLECTED: usize = 256 << 10;
 
-/// Peer over TCP sockets with one wait style.
 pub struct Tcp {
-    /// Wait style of both ends.
     pub waiting: Waiting,
 }
 

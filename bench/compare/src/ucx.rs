@@ -15,12 +15,11 @@ const PROGRAM: &str = "ucx_perftest";
 const PORT: u16 = 13337;
 /// Bytes of a megabyte as the tool counts it.
 const MEGABYTE: f64 = 1024.0 * 1024.0;
-/// Longest time of a run, in addition to the time of its operations.
+/// Maximum duration of a run, in addition to the time of its operations.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Number of blocks in flight in bulk patterns.
 const BLOCKS_AHEAD: usize = 16;
 
-/// Peer UCX, over TCP.
 pub struct Ucx;
 
 impl Peer for Ucx {
@@ -91,7 +90,7 @@ struct ToolRun {
     size: usize,
     /// Approximate duration of an operation, in microseconds.
     each_us: f64,
-    /// Largest number of messages in flight, if the test supports several.
+    /// Maximum number of messages in flight, if the test supports several.
     outstanding: Option<usize>,
     /// True if the far end sends, so that data come from there.
     from_far: bool,

@@ -33,9 +33,7 @@ const SPINS: u32 = 256;
 /// Size of the socket buffers in bytes.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// Peer over UDP sockets with one wait style.
 pub struct Udp {
-    /// Wait style of both ends.
     pub waiting: Waiting,
 }
 

@@ -5,9 +5,10 @@ use cxloe_fm::header::Dialect;
 use cxloe_fm::mctp::{Envelope, MctpMessage, Packetizer, Reassembler, TYPE_CCI, TYPE_FM_API};
 use cxloe_fm::memory_fabric::MemoryFabric;
 
-/// Checks any bytes on a connection: invalid messages are rejected, and valid ones are answered within the limit, with
-/// an answer that can be parsed. The first byte selects the length of the pieces in which the other bytes arrive, and
-/// whether these are packets, or messages that are split into packets first, each preceded by a length byte.
+/// Checks any bytes on a connection: invalid messages are rejected; valid ones are answered within the size
+/// limit, and the answer can be parsed. The first byte of `data` selects the length of the pieces in which
+/// the others arrive. It also selects whether the others are packets, or messages (each preceded by a length
+/// byte) to be split into packets.
 pub fn fm_api(data: &[u8]) {
     let Some((pieces, rest)) = data.split_first() else { return };
     let packed = if pieces & 1 == 1 { packed(rest) } else { rest.to_vec() };
@@ -31,7 +32,7 @@ pub fn fm_api(data: &[u8]) {
             let packets = packetizer.packets(&back);
             let mut reader = Reassembler::new(MESSAGE_MAX);
             let again = reader.receive(&mut packets.as_slice()).expect("all of it").expect("in order");
-            // The last packet of a message is padded.
+            // Only the beginning is compared, since the last packet of a message is padded.
             assert!(again.body.starts_with(&back.body));
         }
     }

@@ -1,5 +1,6 @@
-//! A client that overwrites the memory it shares with the agent between any two of the agent's steps: the agent's own
-//! code serves it beside an honest client of another user, over a simulated network.
+//! A hostile client of the agent, which overwrites the memory that it shares with the agent between any two
+//! of the agent's steps. The agent's own code serves this client and an honest client of another user, over a
+//! simulated network.
 
 #[allow(dead_code, reason = "tests of the crates use the rest")]
 #[path = "../../../cn-agent/rings/tests/agent/mod.rs"]
@@ -18,18 +19,20 @@ use cxloe_client::status::Status;
 
 const ALICE: u32 = 4711;
 const BOB: u32 = 4712;
-/// Content of each line of the honest client's region.
+/// Content of each line of the honest client's region, which the hostile client must never read.
 const SECRET: [u8; 64] = [0xB0; 64];
-/// Number of words of a ring entry, and of the words before the first entry.
+/// Number of 64-bit words in an entry of the ring.
 const ENTRY: usize = 16;
+/// Number of 64-bit words before the first entry of the submission ring.
 const SUBMISSIONS: usize = 512;
-/// Phase bit in the first word of an entry: toggles with each lap of the ring.
+/// Phase bit in the first word of an entry, which toggles with each lap of the ring.
 const PHASE: u64 = 1 << 31;
-/// Bytes of the input that make a step.
+/// Number of bytes of the fuzzer's input that determine one step.
 const STEP: usize = 8;
 const STEPS_MAX: usize = 64;
 
-/// The agent, the hostile client's memory, and the honest client.
+/// The agent, with the rings of the honest client, Bob. Kept from one input to the next, because it is costly
+/// to make.
 struct Rig {
     agent: Agent,
     bob: Ends,
@@ -54,8 +57,8 @@ impl Rig {
         Rig { agent, bob }
     }
 
-    /// Checks that the honest client's operations end, and that the lines of its region named by the other client are
-    /// unchanged.
+    /// Checks that the honest client's operations end, and that the lines `named` of its region are
+    /// unchanged, which the hostile client's requests have named.
     fn check(&mut self, named: &[u64]) {
         let Rig { agent, bob } = self;
         let hpa = agent.regions[1].start;
@@ -69,7 +72,7 @@ impl Rig {
     }
 }
 
-/// An operation of the given kind on `count` lines.
+/// Returns an operation on `count` lines; any `kind` stands for one.
 fn operation(kind: u8, count: u32) -> Operation {
     let lines = Lines { at: 0, count };
     match kind % 7 {
@@ -83,18 +86,19 @@ fn operation(kind: u8, count: u32) -> Operation {
     }
 }
 
-/// Overwrites an entry of the ring with an operation `code` on `lines` lines of a region.
+/// Overwrites an entry of the ring behind the agent's back: operation code `code`, on `lines` lines at `hpa`.
 fn overwrite(memory: &SharedMemory, entry: usize, code: u64, hpa: u64, lines: u64) {
     let at = SUBMISSIONS + entry * ENTRY;
     let [before] = memory.untrusted(at).copy_out();
+    // The phase bit stays, so that the agent takes the entry for a valid one.
     memory.store(at + 1, hpa, Release);
     memory.store(at + 2, lines, Release);
     memory.store(at + 8, u64::from_ne_bytes([0xA1; 8]), Release);
     memory.store(at, before & !(PHASE - 1) | code, Release);
 }
 
-/// Runs steps of a hostile client and of the agent, one for every eight bytes. Checks that no line of the honest client
-/// is returned or changed, and that its operations end.
+/// Runs steps of the hostile client and of the agent, each determined by eight bytes of `data`. Checks that
+/// no line of the honest client is returned or changed, and that the honest client's operations end.
 pub fn hostile_client(data: &[u8]) {
     RIG.with_borrow_mut(|rig| {
         let (mut alice, memory) = rig.agent.connect_as(Some(ALICE));
@@ -112,7 +116,8 @@ pub fn hostile_client(data: &[u8]) {
                     (under_way, submitted) = (under_way + 1, submitted + 1);
                 }
                 1 => {
-                    // One of the last entries that the hostile client has submitted.
+                    // The entry is one of the last that the hostile client has submitted, so that the agent
+                    // may be reading it.
                     let entry = (submitted + ENTRIES - 1 - usize::from(entry % 4)) % ENTRIES;
                     let hpa = regions[usize::from(region % 2)] + line * 64;
                     overwrite(&memory, entry, u64::from(code % 9), hpa, u64::from(count));

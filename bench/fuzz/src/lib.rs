@@ -1,4 +1,5 @@
-//! Invariants for arbitrary bytes from a socket or a ring, one function for each reader.
+//! Fuzz targets: invariants that must hold for arbitrary bytes from a socket or a ring, one function for each
+//! reader.
 //!
 //! | target | reader | input |
 //! |---|---|---|

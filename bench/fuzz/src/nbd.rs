@@ -1,14 +1,14 @@
-//! Fuzzing of the server side of an NBD connection.
+//! Fuzzing of the server's end of an NBD connection (`cn-agent nbd`).
 
 use cxloe_nbd::conversation::{Conversation, ConversationStep, ExportCommand, LENGTH_MAX, Offer};
 use cxloe_nbd::output::Output;
 
-/// Bytes of the export.
+/// Size of the export in bytes.
 const SIZE: u64 = 1 << 20;
 
-/// Checks any bytes: the state machine always progresses, accesses nothing beyond the export, and buffers no more input
-/// than it received. The first byte selects the length of the pieces in which the other bytes arrive, and whether
-/// writes are refused.
+/// Checks any bytes from a client: the state machine always progresses, accesses nothing beyond the export,
+/// and buffers no more input than it has received. The first byte of `data` selects the length of the pieces
+/// in which the others arrive, and whether writes are refused.
 pub fn nbd(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let offer = Offer { name: "scratch".into(), size: Ok(SIZE), read_only: first & 0x80 != 0 };

@@ -1,12 +1,12 @@
-//! Messages from programs to the agent on its socket.
+//! Fuzzing of the messages that programs send to the agent's socket.
 
 use cxloe_client::message::{self, AgentRequest};
 
-/// Largest message that the reader accepts, in bytes.
+/// Maximum length of a message that the reader accepts, in bytes.
 const LIMIT: usize = 64 << 10;
 
-/// Checks any bytes as a message: it is parsed, and then survives encoding and parsing, or is refused with a reason; no
-/// announced length makes the reader request more than the limit.
+/// Checks any bytes as a message. The message is refused with a reason, or it is parsed and then survives
+/// encoding and parsing again. No announced length makes the reader request more than the limit.
 pub fn agent_message(data: &[u8]) {
     if let Err(error) = message::read::<AgentRequest>(&mut &data[..], LIMIT) {
         assert!(!error.to_string().is_empty());

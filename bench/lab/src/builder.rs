@@ -14,15 +14,16 @@ use nix::net::if_::InterfaceFlags;
 use crate::process::Spawner;
 use crate::{Lab, LabError, Namespace, ip};
 
-/// Limit on waiting for interfaces to report "running"; a lab can be used without that report.
+/// Limit on waiting for interfaces to report "running"; a lab works without that report.
 const RUNNING_MAX: Duration = Duration::from_secs(3);
-/// Interval between two checks of the interfaces' state.
+/// Interval between two checks whether the interfaces run.
 const RUNNING_POLL: Duration = Duration::from_millis(2);
-/// Index of the first cable's first interface, above the indices that the kernel counts from 1 in each namespace.
+/// Index of the first cable's first interface: far above the indices that the kernel counts from 1 in each
+/// namespace.
 const FIRST_NUMBER: usize = 1000;
 
-/// Describes a [`Lab`]. Interface names are unique in the whole lab, so that a name identifies an interface; an
-/// interface is described before those that refer to it.
+/// Description of a [`Lab`] to build. Interface names are unique in the whole lab, so that a name identifies
+/// an interface; an interface must be described before another one refers to it.
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
     namespaces: Vec<String>,
@@ -34,7 +35,7 @@ pub struct Builder {
     queues: Option<u32>,
 }
 
-/// A link to make; each pair of strings is a namespace and the name of an interface in it.
+/// A link to make; each pair of strings is a namespace and the name of an interface in that namespace.
 #[derive(Debug, Clone)]
 enum Link {
     Veth { a: (String, String), b: (String, String) },
@@ -43,7 +44,7 @@ enum Link {
 }
 
 impl Builder {
-    /// Adds a network namespace with loopback.
+    /// Adds a network namespace that has only the loopback interface so far.
     #[must_use]
     pub fn namespace(mut self, name: &str) -> Self {
         self.namespaces.push(name.into());
@@ -58,7 +59,7 @@ impl Builder {
         self
     }
 
-    /// Joins two namespaces by a virtual cable with an interface at each end.
+    /// Joins two namespaces by a virtual cable (a veth pair) with an interface at each end.
     #[must_use]
     pub fn veth(mut self, namespace_a: &str, name_a: &str, namespace_b: &str, name_b: &str) -> Self {
         self.links.push(Link::Veth {
@@ -142,6 +143,7 @@ impl Builder {
         for (interface, address) in &self.addresses {
             ip::run(lab.home_of(interface)?, &["address", "add", address, "dev", interface])?;
         }
+        // Loopback is down in a new namespace; programs that talk to another one on their node need it.
         for namespace in &lab.namespaces {
             ip::run(namespace, &["link", "set", "dev", "lo", "up"])?;
         }
@@ -155,8 +157,8 @@ impl Builder {
         Ok(lab)
     }
 
-    /// Waits until the kernel reports every interface as running: shortly after both ends of a cable are up, under load
-    /// up to a second later. The kernel drops frames until then.
+    /// Waits until the kernel reports every interface as running, because it drops frames until then. The
+    /// report comes shortly after both ends of a cable are up; on a busy machine, up to a second later.
     fn wait_until_running(&self, lab: &Lab) -> Result<(), LabError> {
         let deadline = Instant::now() + RUNNING_MAX;
         for namespace in &lab.namespaces {
@@ -185,7 +187,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Makes one link, whose interfaces are down, and registers the interfaces in the lab.
+    /// Makes one link and registers its interfaces in the lab; the interfaces stay down.
     fn add(&self, lab: &mut Lab, link: &Link) -> Result<(), LabError> {
         for (namespace, name) in link.interfaces() {
             let home = lab.namespaces.iter().position(|n| n.name() == namespace);
@@ -199,8 +201,9 @@ impl Builder {
                 let peer = lab.home_of(&b.1)?.path();
                 let queues = self.queues.unwrap_or(1).to_string();
                 let queues = ["numtxqueues", &queues, "numrxqueues", &queues];
-                // If an interface has the index of its peer in another namespace, the kernel does not treat it as half
-                // of a pair, and reports its carrier once a second instead of at once.
+                // The two ends get indices that no other interface has. If an interface has the index of its
+                // peer in another namespace, the kernel does not treat it as half of a pair, and reports its
+                // carrier once a second instead of at once.
                 let number = (FIRST_NUMBER + lab.interfaces.len()).to_string();
                 let near = ["link", "add", "name", &a.1, "index", &number];
                 let far = ["type", "veth", "peer", "name", &b.1, "netns", &peer];
@@ -232,7 +235,7 @@ impl Builder {
 }
 
 impl Link {
-    /// Interfaces that the link consists of, as (namespace, name).
+    /// Returns the interfaces that making this link creates, as (namespace, name).
     fn interfaces(&self) -> Vec<(&str, &str)> {
         match self {
             Self::Veth { a, b } => vec![(&a.0, &a.1), (&b.0, &b.1)],

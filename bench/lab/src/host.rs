@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::process::Spawner;
 use crate::{LabError, Process};
 
-/// This machine as a place to start programs, which end with their [`Process`] values like those in a lab.
+/// This machine as a place to start programs. As in a lab, a program ends when its [`Process`] is dropped.
 #[derive(Debug)]
 pub struct Host {
     spawner: Spawner,
@@ -18,7 +18,7 @@ impl Default for Host {
 }
 
 impl Host {
-    /// Starts a program, which ends when the returned value is dropped.
+    /// Starts a program outside of any namespace; the program ends when the returned value is dropped.
     ///
     /// # Errors
     /// Returns [`LabError::Spawn`].

@@ -27,11 +27,11 @@ pub struct Interrupt {
     signal: Arc<AtomicI32>,
 }
 
-/// The process received a signal to end.
+/// Error that a loop returns after a signal, so that its caller drops all guards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped by signal {signal} before the end; nothing is left behind")]
 pub struct Interrupted {
-    /// The signal's number: 2 for SIGINT, 15 for SIGTERM, 1 for SIGHUP.
+    /// Number of the signal: 2 for SIGINT, 15 for SIGTERM, 1 for SIGHUP.
     pub signal: i32,
 }
 
@@ -46,7 +46,8 @@ impl Interrupt {
     /// Installs the handlers and starts the thread that waits for signals. After a signal, the process has `grace` to
     /// end in order.
     ///
-    /// To be called once, and after [`become_private_user_namespace`](crate::become_private_user_namespace).
+    /// Call this once, and after [`become_private_user_namespace`](crate::become_private_user_namespace): a
+    /// process with threads cannot change its user namespace.
     ///
     /// # Errors
     /// Returns [`LabError::Signals`] when the handlers cannot be installed.
@@ -61,6 +62,7 @@ impl Interrupt {
             let came = Instant::now();
             while came.elapsed() < grace {
                 let again = signals.pending().next().is_some();
+                // A terminal's Ctrl-C may arrive twice: from the terminal, and forwarded by make.
                 if again && came.elapsed() > SAME_WISH {
                     break;
                 }
@@ -71,12 +73,12 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// A flag that is never set, for uninterruptible work.
+    /// Returns a flag that is never set, for work that cannot be interrupted.
     pub fn never() -> Self {
         Self { signal: Arc::default() }
     }
 
-    /// Returns `Ok` until a signal has been received. Costs one relaxed load, suitable for measuring loops.
+    /// Returns `Ok` until a signal has been received. Cheap enough for measuring loops: one relaxed load.
     ///
     /// # Errors
     /// Returns [`Interrupted`] after a signal.

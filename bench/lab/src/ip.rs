@@ -24,11 +24,12 @@ pub(crate) fn run(namespace: &Namespace, arguments: &[&str]) -> Result<(), LabEr
     if output.status.success() {
         return Ok(());
     }
+    // `ip` may fail without a word; its exit status is then the only reason there is.
     let said = String::from_utf8_lossy(&output.stderr);
     Err(failed(if said.trim().is_empty() { output.status.to_string() } else { said.trim().into() }))
 }
 
-/// Path of `ip`. An ordinary user's PATH often lacks the sbin folders, so those are searched as well.
+/// Finds `ip` in PATH and in the sbin folders, which the PATH of an ordinary user often lacks.
 fn program() -> Result<&'static PathBuf, LabError> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     PROGRAM

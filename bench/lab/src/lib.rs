@@ -65,18 +65,18 @@ use process::Spawner;
 #[derive(Debug)]
 pub struct Lab {
     namespaces: Vec<Namespace>,
-    /// Indices of interfaces' namespaces in `namespaces`, by interface name.
+    /// Index in `namespaces` of each interface's namespace, by interface name.
     interfaces: BTreeMap<String, usize>,
     spawner: Spawner,
 }
 
 impl Lab {
-    /// Starts the description of a lab, which [`Builder::build`] makes.
+    /// Starts the description of a lab; [`Builder::build`] makes the lab.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The namespace called `name`; its clones may be moved to other threads.
+    /// Returns the namespace called `name`; clones of it may be moved to other threads.
     ///
     /// # Errors
     /// Returns [`LabError::UnknownNamespace`] when the lab has none of that name.
@@ -177,7 +177,7 @@ impl Lab {
         ip::run(self.home_of(interface)?, &[&["link", "set", "dev", interface], how].concat())
     }
 
-    /// Namespace in which the lab made `interface`.
+    /// Returns the namespace in which the lab made `interface`, even if the interface was moved since.
     ///
     /// # Errors
     /// Returns [`LabError::UnknownInterface`] when the lab made none of that name.

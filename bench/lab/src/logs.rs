@@ -13,12 +13,12 @@ use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// Largest number of bytes of a log that are searched, from its beginning.
+/// Maximum number of bytes of a log that are searched, counted from the log's beginning.
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// Largest number of unexpected lines that a verdict prints.
+/// Maximum number of unexpected lines that [`verdict`] prints.
 const LINES_SHOWN_MAX: usize = 40;
 
-/// A log with its path, and the thread that registered the log.
+/// A daemon's log; `thread` is that of the test that started the daemon.
 struct Log {
     path: PathBuf,
     file: File,
@@ -26,24 +26,26 @@ struct Log {
 }
 
 static LOGS: Mutex<Vec<Log>> = Mutex::new(Vec::new());
-/// Parts of log lines that tests provoke, each with the thread of its test.
+/// Texts in error lines that tests provoke on purpose, each with the thread of its test.
 static EXPECTED: Mutex<Vec<(String, ThreadId)>> = Mutex::new(Vec::new());
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers `log`, a file that a program writes, made at `path`.
+/// Registers the log file that a program writes, so that its errors count in the verdict of the calling
+/// thread's test.
 pub(crate) fn register(path: &Path, log: File) {
     locked(&LOGS).push(Log { path: path.to_path_buf(), file: log, thread: thread::current().id() });
 }
 
-/// Declares log lines that contain `part` as expected from now on, in all tests of this process.
+/// Declares every error line that contains `part` as expected, from now on and for all tests of this process.
 pub fn expect_error(part: &str) {
     locked(&EXPECTED).push((part.to_string(), thread::current().id()));
 }
 
-/// Logs and expected errors of one test: those that its thread registers after [`LogScope::begin`].
+/// Position in the lists of logs and expected errors at which one test began. A test owns the entries that
+/// its own thread adds after that.
 #[derive(Debug)]
 pub struct LogScope {
     logs: usize,
@@ -51,12 +53,12 @@ pub struct LogScope {
 }
 
 impl LogScope {
-    /// Begins the scope of the calling thread's test.
     pub fn begin() -> LogScope {
         LogScope { logs: locked(&LOGS).len(), expected: locked(&EXPECTED).len() }
     }
 
-    /// Unexpected lines at level `ERROR` in the test's logs, each preceded by the name of its log.
+    /// Returns the unexpected lines at level `ERROR` in the test's logs, each preceded by the name of its
+    /// log.
     pub fn unexpected_errors(&self) -> Vec<String> {
         let thread = thread::current().id();
         let all = locked(&EXPECTED);
@@ -70,7 +72,7 @@ impl LogScope {
             .collect()
     }
 
-    /// The last `lines` lines of each non-empty log, below the name of the log.
+    /// Returns the last `lines` lines of each non-empty log of the test, below the name of the log.
     pub fn ends(&self, lines: usize) -> String {
         let thread = thread::current().id();
         let logs = locked(&LOGS);
@@ -100,14 +102,15 @@ impl Log {
     }
 }
 
-/// Unexpected lines at level `ERROR` in the logs of all tests, each preceded by the name of its log.
+/// Returns the unexpected lines at level `ERROR` in the logs of all tests, each preceded by the name of its
+/// log.
 pub fn unexpected_errors() -> Vec<String> {
     let expected = locked(&EXPECTED);
     let expected: Vec<&str> = expected.iter().map(|(part, _)| part.as_str()).collect();
     locked(&LOGS).iter().flat_map(|log| log.errors(&expected)).collect()
 }
 
-/// The tests' `result`, or a failure if a daemon has logged an unexpected error.
+/// Returns the tests' `result`, or a failure if a daemon has logged an error that no test expected.
 pub fn verdict(result: ExitCode) -> ExitCode {
     let lines = unexpected_errors();
     if lines.is_empty() {
@@ -124,7 +127,7 @@ pub fn verdict(result: ExitCode) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// True if a line of a log, as JSON or as text with or without colours, is at level `ERROR`.
+/// Returns true for a log line at level `ERROR`, be it JSON or text with or without colours.
 fn is_error(line: &str) -> bool {
     if line.starts_with('{') {
         return line.contains(r#""level":"ERROR""#);
@@ -134,7 +137,7 @@ fn is_error(line: &str) -> bool {
     has_time && words.next().is_some_and(|level| level.contains("ERROR"))
 }
 
-/// Content of a log, read without moving the offset at which the program writes.
+/// Reads a log without moving its file offset, which the daemon shares and appends at.
 fn content(log: &File) -> String {
     let length = log.metadata().map_or(0, |m| m.len()).min(LOG_BYTES_MAX);
     let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];

@@ -19,7 +19,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::LabError;
 
-/// A network namespace of a lab. Clones share the same namespace.
+/// A network namespace of a lab. Clones refer to the same namespace, which exists as long as one of them.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     name: Arc<str>,
@@ -27,8 +27,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a new, empty namespace with loopback only, without IPv6 (whose router solicitations and neighbour
-    /// discovery would reach every raw socket in the lab).
+    /// Makes an empty namespace with loopback only and without IPv6, whose router solicitations and neighbour
+    /// discovery would reach every raw socket in the lab.
     pub(crate) fn create(name: &str) -> Result<Self, LabError> {
         let failed = |step| move |source| LabError::Namespace { step, namespace: name.into(), source };
         let file = on_a_thread(|| {
@@ -42,7 +42,7 @@ impl Namespace {
         Ok(Self { name: name.into(), descriptor: Arc::new(file.into()) })
     }
 
-    /// The namespace that the calling thread is in.
+    /// Returns the namespace of the calling thread, to be called `name` in the lab.
     pub(crate) fn current(name: &str) -> Result<Self, LabError> {
         let step = "opening /proc/thread-self/ns/net";
         let failed = |source| LabError::Namespace { step, namespace: name.into(), source };
@@ -50,13 +50,13 @@ impl Namespace {
         Ok(Self { name: name.into(), descriptor: Arc::new(file.into()) })
     }
 
-    /// Name of the namespace in its lab.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Moves the calling thread into this namespace for good, with a `/sys` that shows the namespace's interfaces.
-    /// Threads that it starts afterwards are inside as well; other threads of the process are not moved.
+    /// Moves the calling thread into this namespace for good, with a `/sys` that shows the namespace's
+    /// interfaces. Threads that the calling thread starts afterwards are inside as well; other threads of the
+    /// process stay where they are.
     ///
     /// # Errors
     /// Returns [`LabError::Namespace`] when the kernel refuses; the thread may then have entered only one of the
@@ -75,9 +75,8 @@ impl Namespace {
         on_a_thread(|| self.join().map(|()| work()))
     }
 
-    /// Starts a named thread inside this namespace, and does not wait for its end.
-    ///
-    /// The thread's result is an error if it could not enter the namespace.
+    /// Starts a named thread inside this namespace, and does not wait for its end. The thread's result is an
+    /// error if the thread could not enter the namespace.
     ///
     /// # Errors
     /// Returns [`LabError::Namespace`] when no thread could be started.
@@ -93,18 +92,20 @@ impl Namespace {
             .map_err(|e| self.failed("starting a thread", e))
     }
 
-    /// Runs `work` like [`Namespace::enter`], but without a `/sys` of the namespace.
+    /// Runs `work` like [`Namespace::enter`], but faster, since `/sys` is not mounted: it still shows the
+    /// caller's interfaces.
     pub(crate) fn enter_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         on_a_thread(|| self.join_network().map(|()| work()))
     }
 
-    /// A path by which other programs of the same user can open this namespace while this process lives.
+    /// Returns a path by which other programs of the same user can open this namespace while this process
+    /// lives.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.descriptor.as_raw_fd())
     }
 
-    /// Names the namespace by a mount at the new file `place`, for `ip netns` and processes in the same mount
-    /// namespace.
+    /// Names the namespace by a mount at the new file `place`. Only `ip netns` and processes in the same
+    /// mount namespace see the name.
     pub(crate) fn give_name(&self, place: &Path) -> Result<(), LabError> {
         File::create(place).map_err(|e| self.failed("making its name", e))?;
         mount(Some(self.path().as_str()), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
@@ -139,7 +140,7 @@ pub(crate) fn mount_own_sysfs() -> nix::Result<()> {
     mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
     // If /sys is read-only (containers), a user namespace may only mount it read-only.
     match sysfs(MsFlags::empty()) {
-        // The existing mount already shows this namespace, as in the initial namespace.
+        // EBUSY: the existing mount already shows this namespace, as in the initial namespace.
         Err(Errno::EBUSY) => Ok(()),
         Err(_) => sysfs(MsFlags::MS_RDONLY),
         Ok(()) => Ok(()),

@@ -1,8 +1,10 @@
-//! Rights that a lab requires, also for ordinary users.
+//! Rights that a lab requires, and the way by which ordinary users get them too.
 //!
 //! Namespaces, interfaces and raw sockets require CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW. Inside a user namespace
 //! of its own an ordinary user has all of them, for the resources of that namespace. Only a single-threaded process may
 //! make a user namespace, hence the call at the start of `main`.
+
+#![expect(unsafe_code, reason = "a forked child tries what this process may do")]
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,7 +22,7 @@ const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 21;
 /// Source of the rights by which this process can make labs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabPrivilege {
-    /// The process runs as root or with the capabilities.
+    /// The process has the capabilities for the whole machine, as root has.
     Root,
     /// The process has the rights inside a private user namespace only. XDP programs cannot be loaded there, and locked
     /// memory is limited.
@@ -36,7 +38,8 @@ pub enum LabPrivilege {
 /// Returns [`LabError::UserNamespace`], with the setting that forbids it where one is found.
 pub fn become_private_user_namespace() -> Result<LabPrivilege, LabError> {
     if effective_capabilities() & NEEDED == NEEDED {
-        // Capabilities may be limited to a user namespace, as in a container.
+        // Capabilities may be limited to a user namespace, as in a container; only the initial one maps all
+        // users.
         let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all_users(&map));
         return Ok(if whole { LabPrivilege::Root } else { LabPrivilege::UserNamespace });
     }
@@ -86,7 +89,7 @@ pub fn may_make_labs() -> Result<(), String> {
     }
 }
 
-/// True if a user map (user_namespaces(7)) is that of the initial namespace.
+/// Returns true if a user map (user_namespaces(7)) is that of the initial namespace.
 fn maps_all_users(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -105,7 +108,7 @@ fn failed(step: &'static str, source: io::Error) -> LabError {
     LabError::UserNamespace { step, source, advice: advice(|path| fs::read_to_string(path).ok()) }
 }
 
-/// Remedy for a refused user namespace; `read` returns the content of a file, as a parameter for tests.
+/// Returns the remedy for a refused user namespace. `read` returns the content of a file; tests replace it.
 fn advice(read: impl Fn(&str) -> Option<String>) -> String {
     let setting = |path: &str| read(path).map(|text| text.trim().to_owned());
     let is = |path: &str, value: &str| setting(path).is_some_and(|found| found == value);

@@ -5,6 +5,8 @@
 //! own `/sys`. A guard ends the program's whole process group by SIGTERM, a bounded wait and SIGKILL, and always reaps
 //! the program.
 
+#![expect(unsafe_code, reason = "a child enters its namespace between fork and exec")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -26,9 +28,9 @@ use crate::{LabError, Namespace, logs};
 
 /// Time between SIGTERM and SIGKILL when a guard is dropped.
 const DROP_GRACE: Duration = Duration::from_secs(2);
-/// Limit on the time until all threads of a program are stopped after SIGSTOP.
+/// Limit on the time until the kernel reports a program as stopped after SIGSTOP.
 const STANDS_WITHIN: Duration = Duration::from_secs(20);
-/// Interval between checks for a program's end.
+/// Interval between two checks whether a program has ended or stopped.
 const POLL: Duration = Duration::from_millis(2);
 
 type SpawnOrder = (Command, mpsc::Sender<io::Result<Child>>);
@@ -55,7 +57,7 @@ impl Spawner {
         self.spawn_in(Some(namespace), command)
     }
 
-    /// Starts a program in the namespaces of this process.
+    /// Starts a program in the namespaces of this process, outside of the lab's.
     pub(crate) fn spawn_here(&self, command: Command) -> Result<Process, LabError> {
         self.spawn_in(None, command)
     }
@@ -65,6 +67,7 @@ impl Spawner {
         let place = namespace.map_or("of this process", Namespace::name);
         let failed = |source| LabError::Spawn { program: program.clone(), namespace: place.into(), source };
         let (inside, parent) = (namespace.cloned(), getpid());
+        // A group of its own keeps Ctrl-C in the terminal from the program: its guard ends it in order.
         command.process_group(0);
         // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe functions are
         // allowed. It makes system calls only, on values captured before the fork, and allocates nothing.
@@ -79,9 +82,11 @@ impl Spawner {
     }
 }
 
-/// Enters the namespace, and sets the signal that the child gets when its parent dies; called in the child.
+/// Enters the namespace, and has the kernel kill the child when its parent dies. Called in the child, before
+/// exec.
 fn enter_and_tie(namespace: Option<&Namespace>, parent: Pid) -> nix::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
+    // A parent that died before the line above took effect causes no signal any more.
     if getppid() != parent {
         return Err(nix::Error::ESRCH); // it died before the line above took effect
     }
@@ -95,13 +100,15 @@ fn enter_and_tie(namespace: Option<&Namespace>, parent: Pid) -> nix::Result<()> 
 pub struct Process {
     child: Child,
     program: String,
-    /// Handle that keeps the starting thread alive; its end would kill the program.
+    /// Keeps the thread that started the program alive, since the kernel kills the program when that thread
+    /// ends.
     _spawner: Spawner,
 }
 
 impl Process {
-    /// Redirects the standard output and error of `command` to a new file at `path`, and its input to nothing. Errors
-    /// in the log are counted ([`unexpected_errors`](crate::unexpected_errors)).
+    /// Redirects the standard output and error of `command` to a new file at `path`, and its input to
+    /// nothing. Lines at level `ERROR` in the file then count as
+    /// [`unexpected_errors`](crate::unexpected_errors).
     ///
     /// # Errors
     /// Returns [`LabError::Log`] when the file cannot be made.
@@ -120,12 +127,12 @@ impl Process {
         self.child.id()
     }
 
-    /// The child process, for access to its pipes.
+    /// Returns the handle of the program, for access to its pipes.
     pub fn child_mut(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Exit status of the program, or `None` while it runs. Does not wait.
+    /// Returns the exit status of the program, or `None` while the program runs; does not wait.
     ///
     /// # Errors
     /// Returns [`LabError::Process`] on an error of the system.
@@ -136,7 +143,7 @@ impl Process {
     /// Waits at most `limit` until the program exits by itself.
     ///
     /// # Errors
-    /// Returns [`LabError::StillRunning`] if the program has not exited; it continues to run.
+    /// Returns [`LabError::StillRunning`] if the program has not exited; the program continues to run.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, LabError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -196,6 +203,7 @@ impl Process {
     /// Returns [`LabError::Process`] on an error of the system.
     pub fn terminate(&mut self, grace: Duration) -> Result<ExitStatus, LabError> {
         if self.try_wait()?.is_none() {
+            // The signal fails only if the program has ended meanwhile, which the wait below finds out.
             let _ = self.signal(Signal::SIGTERM);
         }
         let ended = self.wait(grace);

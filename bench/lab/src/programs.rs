@@ -1,5 +1,5 @@
-//! Paths of this workspace's programs, for use in a lab: `gmm`, `mn-server`, `cn-agent`, and the libraries that agents
-//! load into programs.
+//! Paths of this workspace's programs, for use in a lab: `gmm`, `mn-server`, `cn-agent`, and the libraries
+//! that an agent loads into the programs it serves.
 //!
 //! The programs are in the folder of the running program, or in the folder above if that is a test. Under Cargo they
 //! are built first, all in one go like `cargo build --workspace --lib --bins`, so that a test never runs an outdated
@@ -13,10 +13,11 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::LabError;
 
-/// Environment variable that scripts set after they have built the whole workspace.
+/// Environment variable that scripts set after they have built the whole workspace, so that nothing is built
+/// again.
 const BUILT: &str = "CXLOE_BUILT";
 
-/// Path of the program `name`.
+/// Returns the path of the program `name`, built from the current source if Cargo runs this program.
 ///
 /// # Errors
 /// Returns [`LabError::Program`] when it is missing and cannot be built.
@@ -28,7 +29,8 @@ pub fn program(name: &str) -> Result<PathBuf, LabError> {
     if path.exists() { Ok(path) } else { Err(failed(format!("it is not in {}", folder.display()))) }
 }
 
-/// Cargo's folder for programs of this profile; the programs are built first if Cargo has started this program.
+/// Returns Cargo's folder for programs of this profile. Builds the programs first if Cargo has started this
+/// program.
 fn up_to_date_folder() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let beside = own.parent().unwrap_or(Path::new("."));
@@ -45,7 +47,7 @@ fn up_to_date_folder() -> Result<PathBuf, String> {
 }
 
 fn build(cargo: &Path, folder: &Path) -> Result<(), String> {
-    // The folder of a profile has the profile's name, except that of the `dev` profile.
+    // A profile's folder has the profile's name; only `dev` has another, `debug`.
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => "dev",
         Some(profile) => profile,

@@ -11,24 +11,26 @@
 
 use crate::{Builder, Lab};
 
-/// Largest number of nodes of one kind: a node's number is one byte of its MAC address.
+/// Maximum number of nodes of one kind. A node's number is one byte of its MAC address and of its IP address.
 pub const STAR_NODES_MAX: usize = 200;
-/// Name of the namespace that contains the bridge.
+/// Name of the namespace that contains the bridge and the other end of each node's cable.
 const SWITCH: &str = "switch";
 
-/// MAC address of memory node number `index` of a star: that of the interface `mn<index>`.
+/// Returns the MAC address of memory node number `index` of a star, which is that of the interface
+/// `mn<index>`.
 pub fn memory_node_mac(index: usize) -> String {
     format!("02:00:00:00:02:{index:02x}")
 }
 
-/// MAC address of compute node number `index` of a star: that of the interface `cn<index>`, which is also the CN id.
+/// Returns the MAC address of compute node number `index` of a star: that of the interface `cn<index>`, and
+/// its CN id.
 pub fn compute_node_mac(index: usize) -> String {
     format!("02:00:00:00:01:{index:02x}")
 }
 
 impl Lab {
-    /// Describes a star of `memory_nodes` (`mn0`, `mn1`, …) and `compute_nodes` (`cn0`, …), at most [`STAR_NODES_MAX`]
-    /// of each. The returned builder can be extended, by an MTU for example.
+    /// Describes a star of `memory_nodes` (`mn0`, `mn1`, …) and `compute_nodes` (`cn0`, …), at most
+    /// [`STAR_NODES_MAX`] of each. The caller can extend the returned builder, by an MTU for example.
     pub fn star(memory_nodes: usize, compute_nodes: usize) -> Builder {
         let macs: [fn(usize) -> String; 2] = [memory_node_mac, compute_node_mac];
         let kinds = [("mn", memory_nodes), ("cn", compute_nodes)];

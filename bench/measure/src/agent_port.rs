@@ -1,5 +1,5 @@
-//! Times of lines and pages through a running agent, which is another process, and of pages through this process's line
-//! port, for comparison.
+//! Latencies of lines and pages through a running agent, which is another process. Pages through this
+//! process's own line port are measured alternately, for comparison.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,28 +13,23 @@ use super::{MeasureError, MeasuredRegion};
 use crate::report::Samples;
 
 const PAGE: usize = PAGE_LINES * LINE_SIZE;
-/// Line operations per page operation: as many lines take about as long as a page.
+/// Number of line operations for each page operation; so many lines take about as long as one page.
 const LINES_PER_PAGE: u64 = 4;
 
-/// Region that a running agent serves.
+/// Region that a running agent serves, by its address range.
 pub struct AgentPort {
     /// Connection to the agent, through which lines and pages are read and written.
     pub client: Client,
-    /// First HPA of the region.
     pub hpa: u64,
-    /// Length of the region in bytes.
     pub bytes: u64,
 }
 
-/// Times of operations through the agent and the line port.
+/// Latencies of single operations, through the agent and, for comparison, through this process's line port.
 pub struct AgentResults {
-    /// Line reads through the agent.
     pub read64: Samples,
-    /// Line writes through the agent.
     pub write64: Samples,
-    /// Page reads through the agent.
     pub read4k: Samples,
-    /// Page reads through this process's line port.
+    /// Page reads through this process's line port, without an agent.
     pub port_read4k: Samples,
 }
 
@@ -50,13 +45,14 @@ impl Default for AgentResults {
 }
 
 impl AgentResults {
-    /// All samples, in the order of the report.
+    /// Returns all samples in the order of the report.
     pub fn all(self) -> [Samples; 4] {
         [self.port_read4k, self.read64, self.write64, self.read4k]
     }
 }
 
-/// Times `operation` `count` times, at random offsets below `size` bytes.
+/// Times `operation` `count` times, each at a random multiple of `size` in `region`, a first HPA and a length
+/// in bytes.
 fn at_random(
     region: (u64, u64),
     size: usize,
@@ -67,7 +63,7 @@ fn at_random(
 ) -> Result<(), MeasureError> {
     let (first, bytes) = region;
     let mut next = || first + addresses.below((bytes / size as u64).max(1)) * size as u64;
-    // Untimed operations, which warm the caches and let threads settle on their cores.
+    // Untimed operations warm the caches and let threads settle on their cores.
     for _ in 0..count / 20 + 10 {
         operation(next())?;
     }

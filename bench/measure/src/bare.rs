@@ -1,4 +1,5 @@
-//! Lower limits: exchanges of frames over the port's own link without a session, one at a time and with a full window.
+//! Lower limits of latency: exchanges of frames over the port's own link without a session, one at a time and
+//! with a full window.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,14 @@ use cxloe_wire::frame::Mac;
 use super::{MeasureError, MeasuredRegion};
 use crate::report::{Samples, ThroughputTrial};
 
-/// Time after which an unanswered frame counts as lost.
+/// Time after which an unanswered frame counts as lost: far above a round trip, even with a preempted peer.
 const LOST_AFTER: Duration = Duration::from_millis(50);
-/// Most frames taken from the receive ring at once.
+/// Maximum number of frames taken from the receive ring at once.
 const BATCH: usize = 64;
-/// Polls of an empty ring between two readings of the clock.
+/// Number of polls of an empty ring between two readings of the clock, which costs more than a poll.
 const SPINS: u32 = 256;
 
-/// Compute node's end of exchanges with the memory node's echo loop.
+/// Compute node's end of frame exchanges with the echo loop of a memory node.
 pub struct Bare<'a> {
     link: &'a mut dyn Link,
     own: Mac,
@@ -25,17 +26,20 @@ pub struct Bare<'a> {
 }
 
 impl<'a> Bare<'a> {
-    /// Exchanges with `peer` over `link`, which is polled by spinning.
+    /// Prepares exchanges with `peer` over `link`, which is polled without sleeping.
     pub fn new(link: &'a mut dyn Link, peer: Mac, ethertype: u16) -> Self {
         Bare { own: link.info().mac, link, peer, ethertype }
     }
 
-    /// Switches the memory node's worker to its echo loop, and waits until the worker answers.
+    /// Sends requests until the memory node's worker has entered its echo loop and answers; fails after 40
+    /// lost ones.
     pub fn wake(&mut self) -> Result<(), MeasureError> {
         let echo = Echo { request_len: 60, reply_len: 60, replies: 1 };
+        // The worker enters the loop at the first request, which may itself stay without an answer.
         for _ in 0..40 {
             if self.once(echo)?.is_some() {
-                // Discards replies of earlier exchanges.
+                // Replies to the earlier, lost requests may still arrive; a later exchange must not count
+                // them.
                 while self.link.receive(BATCH, &mut |_, _| {})? > 0 {}
                 return Ok(());
             }
@@ -43,7 +47,8 @@ impl<'a> Bare<'a> {
         Err(MeasureError::NoEcho(self.peer))
     }
 
-    /// Makes one exchange; returns the time in nanoseconds until all replies have arrived, or `None` if one was lost.
+    /// Makes one exchange and returns the time in nanoseconds until all replies have arrived, or `None` if
+    /// one was lost.
     #[inline]
     pub fn once(&mut self, echo: Echo) -> Result<Option<u64>, LinkError> {
         self.exchange(echo, &mut |_| {})
@@ -56,7 +61,7 @@ impl<'a> Bare<'a> {
         self.link.flush()?;
         let (mut left, mut spins) = (echo.replies, 0_u32);
         while left > 0 {
-            // Replies beyond the number expected belong to an earlier exchange that timed out.
+            // Replies beyond the expected number belong to an earlier exchange that timed out.
             let received = self.link.receive(BATCH, &mut |frame, _| {
                 if is_reply(frame) {
                     left = left.saturating_sub(1);
@@ -74,8 +79,8 @@ impl<'a> Bare<'a> {
         Ok(Some(start.elapsed().as_nanos() as u64))
     }
 
-    /// Makes one exchange and copies the payloads of the replies into `page`, one after the other, as a page fetch
-    /// does. Returns the time until the page is complete, or `None` if a reply was lost.
+    /// Makes one exchange and copies the payloads of the replies into `page`, one after the other, as a page
+    /// fetch does. Returns the time in nanoseconds until the page is complete, or `None` if a reply was lost.
     #[inline]
     pub fn fetch(&mut self, echo: Echo, page: &mut [u8]) -> Result<Option<u64>, LinkError> {
         let mut filled = 0;
@@ -87,8 +92,9 @@ impl<'a> Bare<'a> {
         })
     }
 
-    /// Makes `count` exchanges with `depth` in flight, cycling through `shapes`. Returns the number of answered frames
-    /// and the time; lost frames are not repeated.
+    /// Makes `count` exchanges with `depth` in flight, cycling through `shapes`. Returns the number of
+    /// answered frames and the time for all of them. A lost frame is replaced by another one, except at the
+    /// end.
     pub fn pipelined(
         &mut self,
         shapes: &[Echo],
@@ -120,7 +126,8 @@ impl<'a> Bare<'a> {
                 if sent >= count {
                     break;
                 }
-                // The missing frames are lost and leave the window.
+                // The unanswered frames are lost. Others take their place in the window, so that the stream
+                // continues.
                 sent = answered;
             }
             std::hint::spin_loop();
@@ -130,7 +137,7 @@ impl<'a> Bare<'a> {
 }
 
 impl MeasuredRegion {
-    /// Makes one trial of single exchanges of `echo` and records their times in `samples`.
+    /// Makes one trial of `count` single exchanges of `echo` and records each latency in `samples`.
     pub(crate) fn echo_trial(
         &mut self,
         echo: Echo,
@@ -140,7 +147,7 @@ impl MeasuredRegion {
         self.bare_trial(count, samples, |bare| bare.once(echo))
     }
 
-    /// Makes one trial of `exchange`, one at a time, and records the times in `samples`.
+    /// Makes one trial of `count` calls of `exchange`, one at a time, and records the latencies in `samples`.
     pub(super) fn bare_trial(
         &mut self,
         count: u64,
@@ -152,14 +159,16 @@ impl MeasuredRegion {
         for _ in 0..count {
             match exchange(&mut bare)? {
                 Some(ns) => samples.record_ns(ns),
-                // Answered pings make sure that no late reply is counted for the next exchange.
+                // A late reply would count for the next exchange. `wake` discards such replies before its
+                // return.
                 None => bare.wake()?,
             }
         }
         Ok(())
     }
 
-    /// Makes one trial of pipelined exchanges. `payload` is the number of line data bytes that each shape represents.
+    /// Makes one trial of pipelined exchanges. Each shape comes with the number of line data bytes that it
+    /// represents. Returns the numbers of answered frames and of line data bytes, and the time.
     pub(crate) fn echo_stream_trial(
         &mut self,
         shapes: &[(Echo, usize)],
@@ -175,7 +184,7 @@ impl MeasuredRegion {
     }
 }
 
-/// Rate from operations and bytes in the time `took`.
+/// Returns the rates of `operations` and `bytes` over the time `took`.
 pub fn rate(operations: u64, bytes: u64, took: Duration, bounce_ns: Option<f64>) -> ThroughputTrial {
     let seconds = took.as_secs_f64().max(1e-9);
     ThroughputTrial { bounce_ns, ops_per_s: operations as f64 / seconds, bytes_per_s: bytes as f64 / seconds }

@@ -10,18 +10,14 @@ use super::streams::{CALL_LINES, Streaming};
 use super::{MeasureError, MeasuredRegion};
 use crate::report::Cost;
 
-/// Parameters of the measurement of costs.
 #[derive(Clone, Copy, Debug)]
 pub struct CostPlan {
-    /// Number of trials of each kind of operation.
     pub trials: u32,
-    /// Approximate duration of a trial.
+    /// Minimum duration of the counted part of a trial; the last call may last longer.
     pub each: Duration,
-    /// Number of requests in flight.
     pub depth: usize,
 }
 
-/// Cycles and operations of one kind, summed over trials.
 #[derive(Default)]
 struct Sum {
     operations: u64,
@@ -47,8 +43,9 @@ impl Sum {
 }
 
 impl MeasuredRegion {
-    /// Measures the cycles that lines and bursts cost this thread, and the memory node's process if it is on this
-    /// machine. For bursts, a frame counts as an operation. Calls `progress` for each of `trials * 4` steps.
+    /// Measures the cycles that lines and bursts cost this thread, and also the memory node's process if that
+    /// runs on this machine. In bursts, each frame counts as an operation. Calls `progress` for each of
+    /// `trials * 4` steps.
     pub fn costs(
         &mut self,
         plan: CostPlan,
@@ -64,7 +61,7 @@ impl MeasuredRegion {
             for (streaming, sum) in Streaming::ALL.into_iter().zip(&mut sums) {
                 progress(&format!("cycles of {}", streaming.name()));
                 self.check()?;
-                // An uncounted stream returns the memory node's worker from its echo loop.
+                // An uncounted stream makes the memory node's worker leave its echo loop for normal service.
                 self.stream(streaming, &mut addresses, &mut buffer)?;
                 let meters = [Some(&near), far.as_ref()];
                 let before = meters.map(|meter| meter.map_or_else(Spent::default, Meter::read));

@@ -1,5 +1,7 @@
-//! Cycles spent at both ends: counted by the processor or, if it has no counter (as in most virtual machines), CPU time
-//! multiplied by the frequency. Reports name the source.
+//! Processor cycles spent at both ends of the link. A hardware counter counts them; without one, as in most
+//! virtual machines, they are CPU time multiplied by the frequency. Reports name the source.
+
+#![expect(unsafe_code, reason = "perf_event_open is a raw system call")]
 
 use std::fs;
 use std::io;
@@ -8,7 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use nix::unistd::Pid;
 
-/// `perf_event_attr` in its first published size (perf_event_open(2)).
+/// Argument of perf_event_open(2), `perf_event_attr`, in its first published size, which every kernel
+/// accepts.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -24,12 +27,12 @@ struct Attributes {
     config1: u64,
 }
 
-/// `PERF_TYPE_HARDWARE`; event 0 is `PERF_COUNT_HW_CPU_CYCLES`.
+/// Type `PERF_TYPE_HARDWARE`, where event 0 is `PERF_COUNT_HW_CPU_CYCLES`.
 const HARDWARE: u32 = 0;
-/// `PERF_FLAG_FD_CLOEXEC`.
+/// Flag `PERF_FLAG_FD_CLOEXEC`: a started program does not inherit the counter.
 const CLOEXEC: libc::c_ulong = 1 << 3;
 
-/// Cycle counter of one thread, which counts in user space and in the kernel.
+/// Cycle counter of one thread, in user space and in the kernel.
 struct Counter(OwnedFd);
 
 impl Counter {
@@ -57,44 +60,42 @@ impl Counter {
     }
 }
 
-/// Method by which cycles were counted, for reports.
+/// Method by which a number of cycles was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CycleSource {
-    /// Hardware counter (`PERF_COUNT_HW_CPU_CYCLES`).
+    /// The hardware counter `PERF_COUNT_HW_CPU_CYCLES`.
     Counted,
     /// CPU time multiplied by this many cycles per nanosecond.
     Time(f64),
 }
 
-/// Meter of the cycles of one or several threads.
+/// Meter of the cycles of one or several threads, all counted the same way. `per_ns` is the processor's
+/// frequency.
 pub struct Meter {
     threads: Vec<(Pid, Option<Counter>)>,
     per_ns: f64,
 }
 
-/// Cycles and CPU time of the metered threads.
+/// Cycles and CPU time of all metered threads together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
-    /// Processor cycles, counted or estimated.
     pub cycles: f64,
-    /// CPU time of the threads, in nanoseconds.
     pub ns: u64,
 }
 
 impl Spent {
-    /// Difference between this reading and the earlier reading `before`.
+    /// Returns the difference between this reading and the earlier reading `before`.
     pub fn since(self, before: Spent) -> Spent {
         Spent { cycles: self.cycles - before.cycles, ns: self.ns.saturating_sub(before.ns) }
     }
 }
 
 impl Meter {
-    /// Meter of the calling thread alone.
     pub(crate) fn of_this_thread() -> Meter {
         Meter::of(vec![nix::unistd::gettid()])
     }
 
-    /// Meter of all current threads of a process.
+    /// Returns a meter of all threads that a process has now; threads that it starts later are not counted.
     pub fn of_process(pid: Pid) -> Meter {
         let listed = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw);
@@ -110,7 +111,7 @@ impl Meter {
         Meter { threads, per_ns: cycles_per_ns() }
     }
 
-    /// Source of the cycles, the same for all threads.
+    /// Returns the source of the cycles, which is the same for all threads.
     pub fn source(&self) -> CycleSource {
         match self.threads.iter().all(|(_, counter)| counter.is_some()) && !self.threads.is_empty() {
             true => CycleSource::Counted,
@@ -118,7 +119,8 @@ impl Meter {
         }
     }
 
-    /// Reads cycles and CPU time spent since the threads started.
+    /// Returns the cycles counted since the meter was made, and the CPU time since the threads started. Only
+    /// differences of two readings are of use.
     pub fn read(&self) -> Spent {
         let ns = self.threads.iter().map(|(id, _)| on_core_ns(*id)).sum();
         let counted: Option<u64> =
@@ -131,13 +133,15 @@ impl Meter {
     }
 }
 
-/// CPU time of a thread in nanoseconds (`/proc/PID/schedstat`).
+/// Returns the CPU time of a thread in nanoseconds (first field of `/proc/PID/schedstat`); 0 if there is no
+/// such thread.
 fn on_core_ns(thread: Pid) -> u64 {
     let text = fs::read_to_string(format!("/proc/{thread}/schedstat")).unwrap_or_default();
     text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// Frequency of the first core in cycles per nanosecond, or 1 if it is unknown.
+/// Returns the present frequency of the first core in cycles per nanosecond, or 1 if the kernel does not
+/// report one.
 fn cycles_per_ns() -> f64 {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = cpuinfo.lines().find(|line| line.starts_with("cpu MHz"));

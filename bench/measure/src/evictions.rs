@@ -1,5 +1,5 @@
-//! First touches of pages without eviction, and with a quarter of the pages resident, where each page that arrives
-//! evicts another.
+//! Latencies of page faults without and with eviction. With eviction, only a quarter of the pages may be
+//! resident, so that each page that arrives evicts another.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,37 +13,38 @@ use super::glance::{Glance, in_batches};
 use super::{MeasureError, MeasuredRegion};
 use crate::report::Samples;
 
-/// Number of parts of the working set of which one may be resident.
+/// Fraction of the working set that may be resident during eviction, as a divisor: one quarter.
 const PARTS: u64 = 4;
-/// Untimed touches that wake a serving process after a pause.
+/// Number of untimed touches before each batch, which wake a serving process after a pause.
 const AWAKE: usize = 4;
 
-/// State of the pages that are evicted.
+/// Condition of the pages that are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
-    /// No page: all may be resident.
+    /// No page is evicted, since all may be resident.
     Never,
     /// Clean pages, which have only been read.
     Clean,
-    /// Dirty pages, of each of which a line was written.
+    /// Dirty pages, each with one written line.
     Dirty,
 }
 
-/// Names in the order of the report: faults through the agent, and served inline.
+/// Names of the samples in the order of the report, each first for faults through the agent and then for
+/// inline ones.
 const KINDS: [(Leaving, [&str; 2]); 3] = [
     (Leaving::Never, ["fault4k", "fault4k_inline"]),
     (Leaving::Clean, ["fault4k_evict", "fault4k_inline_evict"]),
     (Leaving::Dirty, ["fault4k_evict_dirty", "fault4k_inline_evict_dirty"]),
 ];
 
-/// Times of faults, served by the agent and inline.
 pub struct EvictionResults {
-    /// Samples of the kinds that were measured.
+    /// One entry for each name in `KINDS`; without an agent, those through it are empty.
     pub samples: Vec<Samples>,
 }
 
-/// Measures faults with and without eviction, over the port of `target` and through `agent`, and returns the target.
-/// Pages are marked first. Calls `progress` for each of `trials * 6` steps.
+/// Measures faults with and without eviction, over the port of `target` and through `agent`, and returns the
+/// target. First writes a mark to every page, by which a wrong page is found. Calls `progress` for each of
+/// `trials * 6` steps.
 pub fn evictions(
     mut target: MeasuredRegion,
     agent: Option<&Agent>,
@@ -78,7 +79,7 @@ pub fn evictions(
     Ok((target, EvictionResults { samples: all.into_iter().flatten().collect() }))
 }
 
-/// Touches absent pages, times each touch, and checks that every page has its own mark.
+/// Touches `count` absent pages, times each touch, and checks that the page has its own mark.
 fn touch(
     (words, leaving): (Words<'_>, Leaving),
     (count, seed): (u64, usize),
@@ -99,7 +100,7 @@ fn touch(
         }
         Ok(took.as_nanos() as u64)
     };
-    // Number of touches after which the resident limit is reached.
+    // Number of touches after which the limit of resident pages is reached, so that each further one evicts.
     let warm = if leaving == Leaving::Never { 64 } else { pages / PARTS as usize + 64 };
     for _ in 0..warm.min(pages / 3) {
         one(&mut order)?;
@@ -115,7 +116,8 @@ fn touch(
     })
 }
 
-/// Size in bytes of a region that has enough pages for `count` faults of a trial.
+/// Returns the size in bytes of a region that has enough pages for `count` faults of a trial, each on another
+/// page.
 pub fn region_bytes(count: u64) -> u64 {
     (2 * count).next_power_of_two() * PAGE_BYTES as u64
 }

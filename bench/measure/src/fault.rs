@@ -1,6 +1,6 @@
-//! Page faults of remote memory with their lower limits, and bulk access of mapped memory: alternately, trial by
-//! trial, in one thread. Times are taken in batches of some milliseconds, each with the latency between the cores
-//! before and after it.
+//! Page faults of remote memory with their lower limits, and bulk access of mapped memory. The kinds
+//! alternate trial by trial in one thread, so that changes of the machine's speed affect all alike. Times are
+//! taken in batches of some milliseconds, each with the latency between the cores before and after it.
 
 use cxloe_wire::random::Random;
 use std::time::{Duration, Instant};
@@ -19,7 +19,6 @@ use super::glance::in_batches;
 use super::{MeasureError, MeasuredRegion};
 use crate::report::{Samples, Throughput, ThroughputTrial};
 
-/// Parameters of the measurement of faults.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
     /// Number of trials; each measures all lower limits and faults alternately.
@@ -34,23 +33,22 @@ pub struct FaultPlan {
     pub agent: Option<Agent>,
 }
 
-/// Batches of copies and reads of local memory in a trial.
+/// Number of batches of copies and reads of local memory in a trial.
 const LOCAL_BATCHES: u64 = 200;
-/// Pages written in a trial, whose write-back is timed.
+/// Number of pages that a trial writes in order to time their write-back.
 const WRITTEN_PAGES: usize = 1024;
 
-/// Number of `progress` calls in a trial.
+/// Number of `progress` calls in each trial.
 pub const STEPS: u64 = 9;
 
-/// Times of faults and rates of bulk access.
 pub struct FaultResults {
-    /// Times of faults and their lower limits.
+    /// Latencies of faults, and of the operations that are their lower limits.
     pub samples: Vec<Samples>,
-    /// Rates of bulk access.
+    /// Rates of bulk access to mapped memory, and of bursts for comparison.
     pub rates: Vec<Throughput>,
 }
 
-/// Names of times in the order of the report.
+/// Names of the latencies in the order of the report.
 const TIMES: [&str; 8] = [
     "uffd_floor4k",
     "uffd_inline_floor4k",
@@ -61,9 +59,9 @@ const TIMES: [&str; 8] = [
     "memcpy4k",
     "dram64",
 ];
-/// Names of times below the clock's resolution, which are taken in batches.
+/// Names of the latencies near the clock's resolution, which are taken over many operations at once.
 const FINE: [&str; 2] = ["memcpy4k", "dram64"];
-/// Names of rates in the order of the report.
+/// Names of the rates in the order of the report.
 const RATES: [&str; 9] = [
     "burst_read",
     "mapped_read",
@@ -76,7 +74,8 @@ const RATES: [&str; 9] = [
     "write_back_page",
 ];
 
-/// Samples and rates of all trials, by name.
+/// Samples and rates of all trials so far, by name. `bounce` is the latency between the cores in the present
+/// trial.
 struct Collector {
     samples: Vec<Samples>,
     rates: Vec<(&'static str, Vec<ThroughputTrial>)>,
@@ -93,7 +92,7 @@ impl Collector {
         }
     }
 
-    /// Passes the samples called `name` to `measure`, which ends its trials itself.
+    /// Passes the samples called `name` to `measure`, which must end the trial of these samples.
     fn time<R>(
         &mut self,
         name: &str,
@@ -118,8 +117,8 @@ impl Collector {
     }
 }
 
-/// Measures faults and their lower limits over the port of `target`, and returns `target`. Calls `progress` for each of
-/// `trials * STEPS` steps.
+/// Measures faults and their lower limits over the port of `target`, and returns `target`. Calls `progress`
+/// for each of `trials * STEPS` steps.
 pub fn measure(
     mut target: MeasuredRegion,
     plan: &FaultPlan,
@@ -142,7 +141,7 @@ pub fn measure(
                 in_batches(&glance, plan.faults, samples, |some, samples| target.fetch_trial(some, samples))
             })?;
         }
-        // Returns the memory node's worker from its echo loop to its usual polling.
+        // Makes the memory node's worker leave its echo loop; faults need its normal service.
         target.settle()?;
         progress("faults served locally");
         results.time("uffd_floor4k", |samples| {
@@ -180,7 +179,7 @@ pub fn measure(
     Ok((target, results.finish()))
 }
 
-/// Makes one trial of bulk access to mapped memory.
+/// Makes one trial of bulk access to mapped memory: reads in order and at random, and write-back.
 fn bulk(
     mut target: MeasuredRegion,
     plan: &FaultPlan,
@@ -206,7 +205,8 @@ fn bulk(
 
     progress("reading at random");
     let count = plan.faults as usize;
-    // Access with and without prefetcher, alternating which comes first.
+    // Access with and without prefetcher, each first in every other trial, so that neither profits from its
+    // place.
     for prefetch in [trial.is_multiple_of(2), !trial.is_multiple_of(2)] {
         let plain = if prefetch { "" } else { "_plain" };
         if let Some(agent) = &plan.agent {
@@ -220,9 +220,10 @@ fn bulk(
     }
 
     progress("writing back");
-    // A value different from the one written in the previous trial.
+    // Write-back skips a line that is equal to the memory node's copy, so each trial writes other values.
     let value = 2 * trial as u64;
     let (none, line, page);
+    // Fetching the pages sends frames too. A mapping that is only read shows how many bytes to subtract.
     (target, none) = target.inline_write_back(WRITTEN_PAGES, 0, 0)?;
     (target, line) = target.inline_write_back(WRITTEN_PAGES, 1, value + 1)?;
     (target, page) = target.inline_write_back(WRITTEN_PAGES, PAGE_LINES, value + 2)?;
@@ -233,7 +234,8 @@ fn bulk(
 }
 
 impl MeasuredRegion {
-    /// Reads lines until the memory node's worker has left its echo loop, which slows the first reads.
+    /// Reads lines until the memory node's worker has left its echo loop, which would slow the first measured
+    /// reads.
     fn settle(&mut self) -> Result<(), MeasureError> {
         for _ in 0..16 {
             self.port.read(self.hpa)?;
@@ -241,7 +243,8 @@ impl MeasuredRegion {
         Ok(())
     }
 
-    /// Reads as many pages in bursts with a full window, to compare with sequential reads of mapped pages.
+    /// Reads at least `pages` pages by bursts with a full window, to compare with sequential reads of mapped
+    /// pages. Returns the number of pages and the time.
     fn burst_reads(&mut self, pages: usize, seed: usize) -> Result<(u64, Duration), MeasureError> {
         const CALL_PAGES: usize = 1024;
         let pages = pages.min((self.whole_region() / PAGE_BYTES as u64) as usize);

@@ -1,4 +1,5 @@
-//! A region mapped over the port's own link; the faulting thread serves the faults.
+//! Faults served inline: the region is mapped over the port's own link, and the faulting thread fetches the
+//! page itself.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,11 +13,11 @@ use super::glance::{Glance, in_batches};
 use super::{MeasureError, MeasuredRegion};
 use crate::report::Samples;
 
-/// Lines written in one call of the port.
+/// Number of lines written in one call of the port.
 const CALL_LINES: usize = 4096;
 
 impl MeasuredRegion {
-    /// Writes its mark to the first line of each page of the region.
+    /// Writes to the first line of each page the mark of that page, by which a wrong page is found.
     pub(super) fn mark(&mut self) -> Result<(), MeasureError> {
         let lines: Vec<_> = marks(self.hpa, self.bytes as usize / PAGE_BYTES).collect();
         for some in lines.chunks(CALL_LINES) {
@@ -25,8 +26,9 @@ impl MeasuredRegion {
         Ok(())
     }
 
-    /// Maps the first `bytes` of the region, runs `body` with the mapping, and unmaps it. Also returns the bytes sent
-    /// over the link from mapping to unmapping, write-backs included, and the time of the final write-backs.
+    /// Maps the first `bytes` of the region, runs `body` with the mapping, and unmaps it. Also returns the
+    /// bytes sent over the link from mapping to unmapping, write-backs included, and the time of the final
+    /// flush.
     pub(super) fn inline<R>(
         self,
         bytes: u64,
@@ -47,7 +49,8 @@ impl MeasuredRegion {
         Ok((MeasuredRegion { port, ..self }, result, SentTraffic { bytes, took }))
     }
 
-    /// Makes one trial of `fault4k_inline`: `count` first touches of pages in an unpredictable order.
+    /// Makes one trial of the latency `fault4k_inline`: `count` first touches of pages in an unpredictable
+    /// order.
     pub(super) fn inline_faults(
         self,
         count: u64,
@@ -62,7 +65,8 @@ impl MeasuredRegion {
         Ok(target)
     }
 
-    /// Writes `lines` lines of each page and times the write-back; returns the bytes sent and the time.
+    /// Writes `value` to `lines` lines of each of `pages` pages; returns the bytes that this sent, and the
+    /// time of the flush.
     pub(super) fn inline_write_back(
         self,
         pages: usize,
@@ -81,27 +85,28 @@ impl MeasuredRegion {
         Ok((target, sent))
     }
 
-    /// Bytes of the largest part of the region whose number of pages is a power of two.
+    /// Returns the size in bytes of the largest part of the region whose number of pages is a power of two.
     pub(super) fn whole_region(&self) -> u64 {
         let pages = self.bytes / PAGE_BYTES as u64;
         (1 << pages.ilog2()) * PAGE_BYTES as u64
     }
 }
 
-/// Traffic that a mapping sent, and the time of its last write-backs.
+/// Traffic of a mapping from its beginning to its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentTraffic {
-    /// Bytes of all frames sent while the mapping existed.
+    /// Number of bytes in all frames sent while the mapping existed.
     pub bytes: u64,
-    /// Time of the write-backs when the mapping ended.
+    /// Time of the final flush.
     pub took: Duration,
 }
 
-/// Untimed faults before a trial, and before each batch.
+/// Number of untimed touches before a trial, which warm caches and the serving thread.
 const WARM: usize = 64;
+/// Number of untimed touches before each batch, which wake a serving process after a pause.
 const AWAKE: usize = 4;
 
-/// Touches `count` pages in batches, times each touch, and checks that every page has its own mark.
+/// Touches `count` pages in batches, times each touch, and checks that the page has its own mark.
 pub(super) fn touch(
     words: Words<'_>,
     count: u64,
@@ -114,7 +119,7 @@ pub(super) fn touch(
         black_box(words.touch(order.draw()));
     }
     in_batches(glance, count.min(words.pages() as u64 / 2), samples, |some, samples| {
-        // Untimed touches, since the serving process was paused.
+        // The serving process was paused before this batch, so its first faults are slow and stay untimed.
         for _ in 0..AWAKE {
             black_box(words.touch(order.draw()));
         }

@@ -1,8 +1,10 @@
-//! A region mapped through an agent: this process only touches pages, and the agent serves the faults.
+//! Faults served by an agent: this process maps a region through the agent, and only touches pages.
 //!
-//! The agent uses a link and a memory node of its own, because frames without a session use the port's. If this
-//! measurement started both memory nodes, the one not being measured is stopped: two cores have room for only one
-//! polling memory node.
+//! The agent uses a link and a memory node of its own, because frames without a session occupy the port's. If
+//! this measurement started both memory nodes, it stops the one not being measured: two cores have room for
+//! only one polling memory node.
+
+#![expect(unsafe_code, reason = "mapped memory is accessed as a slice of atomics")]
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -21,24 +23,22 @@ use super::glance::Glance;
 use super::{MeasureError, MeasuredRegion};
 use crate::report::Samples;
 
-/// Lines written in one call of the agent.
+/// Number of lines written in one call of the agent.
 const CALL_LINES: usize = 1024;
-/// Longest wait for a previous mapping to be written back.
+/// Maximum wait until a previous mapping has been written back.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(5);
 
-/// Agent, and one of its regions that this process may map.
+/// An agent, with one of its regions that this process may map.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    /// Path of the agent's socket.
     pub socket: PathBuf,
-    /// Name of the agent's region.
     pub region: String,
     /// Processes that run only during this agent's measurements: the agent and its memory node, if this measurement
     /// started them; else empty.
     pub processes: Vec<Pid>,
 }
 
-/// Turn of the agent, in which the port's memory node is stopped.
+/// A period in which the agent runs and the port's memory node is stopped; ends when it is dropped.
 pub(crate) struct Turn<'a> {
     agent: &'a Agent,
     other: Option<Pid>,
@@ -58,7 +58,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Agent {
-    /// Begins the agent's turn, which ends when the returned value is dropped.
+    /// Begins a period in which the agent runs, until the returned value is dropped. Stops the port's memory
+    /// node meanwhile if this measurement started the agent's one.
     pub(crate) fn turn(&self, target: &MeasuredRegion) -> Turn<'_> {
         let other = target.memory_node.filter(|_| !self.processes.is_empty());
         signal(other, Signal::SIGSTOP);
@@ -66,12 +67,12 @@ impl Agent {
         Turn { agent: self, other }
     }
 
-    /// Stops the agent's processes until the agent's next turn.
+    /// Stops the agent's processes until [`Agent::resume`] or the agent's next turn.
     pub fn pause(&self) {
         signal(self.processes.iter().copied(), Signal::SIGSTOP);
     }
 
-    /// Resumes the agent's processes; stopped processes cannot end in order.
+    /// Resumes the agent's processes. Needed before they are ended too: a stopped process cannot shut down.
     pub fn resume(&self) {
         signal(self.processes.iter().copied(), Signal::SIGCONT);
     }
@@ -84,9 +85,10 @@ impl Agent {
         self.open(true).map(drop)
     }
 
-    /// Maps the region; all its pages are absent.
+    /// Maps the region with all its pages absent; waits for the end of a previous mapping.
     pub(crate) fn open(&self, prefetch: bool) -> Result<Mapping, MeasureError> {
-        // While a previous mapping still writes back, its pages may be resident, and touching them would fetch nothing.
+        // While a previous mapping is still written back, its pages may be resident, and touching them would
+        // fetch nothing.
         let until = Instant::now() + WRITE_BACK_MAX;
         loop {
             let options = MapOptions { prefetch, ..MapOptions::default() };
@@ -99,7 +101,7 @@ impl Agent {
         }
     }
 
-    /// Writes its mark to the first line of each page of the region.
+    /// Writes to the first line of each page the mark of that page, by which a wrong page is found.
     pub(super) fn mark(&self, target: &MeasuredRegion) -> Result<(), MeasureError> {
         let _turn = self.turn(target);
         let attached = regions(&self.socket)?.into_iter().find(|r| r.region.as_str() == self.region);
@@ -108,7 +110,7 @@ impl Agent {
         let lines: Vec<_> = marks(attached.hpa, attached.size as usize / PAGE_BYTES).collect();
         let until = Instant::now() + WRITE_BACK_MAX;
         for some in lines.chunks(CALL_LINES) {
-            // The region counts as mapped until a previous mapping has been written back.
+            // Line writes are refused until a previous mapping has been written back.
             while let Err(error) = client.write_batch(some) {
                 if !matches!(error, ClientError::Engine(EngineError::Mapped(_))) || Instant::now() > until {
                     return Err(error.into());
@@ -119,7 +121,7 @@ impl Agent {
         Ok(client.flush()?)
     }
 
-    /// Maps the region, runs `body` with it, and unmaps it.
+    /// Maps the region with at most one part of `share` resident, runs `body` with it, and unmaps it.
     pub(super) fn mapped<R>(
         &self,
         target: &MeasuredRegion,
@@ -132,6 +134,7 @@ impl Agent {
         let bytes = mapping.len() as u64;
         mapping.set_limit(bytes / share)?;
         let pages = mapping.len() / PAGE_BYTES;
+        // [`PageOrder`] needs a power of two of pages.
         let words = (1_usize << pages.ilog2()) * PAGE_BYTES / size_of::<u64>();
         // SAFETY: the mapping is page-aligned, outlives the slice, and holds plain words; other processes change them
         // as they change atomics.
@@ -139,13 +142,14 @@ impl Agent {
         body(Words(words))
     }
 
-    /// Measures the latency between cores in the agent's turn; only processes that this measurement started are paused.
+    /// Returns a meter of the latency between cores for use while the agent runs. The meter pauses only
+    /// processes that this measurement started, and measures nothing if there are none.
     pub(super) fn glance(&self, target: &MeasuredRegion) -> Glance {
         let cores = target.cores.filter(|_| !self.processes.is_empty());
         Glance { cores, pause: self.processes.clone() }
     }
 
-    /// Makes one trial of `fault4k`: `count` first touches of pages in an unpredictable order.
+    /// Makes one trial of the latency `fault4k`: `count` first touches of pages in an unpredictable order.
     pub(super) fn faults(
         &self,
         target: &MeasuredRegion,
@@ -157,8 +161,8 @@ impl Agent {
         self.mapped(target, 1, true, |words| touch(words, count, seed, &glance, samples))
     }
 
-    /// Reads the first `pages` pages in order, with at most a quarter of the region resident. Returns the number of
-    /// pages and the time.
+    /// Reads the first `pages` pages in order, with at most a quarter of the region resident. Returns the
+    /// number of pages and the time.
     pub(super) fn read_through(
         &self,
         target: &MeasuredRegion,
@@ -180,7 +184,7 @@ impl Agent {
     }
 }
 
-/// Times reads of the first `pages` pages in order.
+/// Reads the first `pages` pages in order; returns the number of pages and the time.
 pub(super) fn read_through(words: Words<'_>, pages: usize) -> Result<(u64, Duration), MeasureError> {
     let pages = pages.min(words.pages());
     let start = Instant::now();
@@ -188,7 +192,7 @@ pub(super) fn read_through(words: Words<'_>, pages: usize) -> Result<(u64, Durat
     Ok((pages as u64, start.elapsed()))
 }
 
-/// Times reads of pages in an unpredictable order.
+/// Reads `count` pages in an unpredictable order; returns the number of pages and the time.
 pub(super) fn read_at_random(
     words: Words<'_>,
     count: usize,

@@ -1,5 +1,5 @@
-//! Page faults as a step of a larger run: pages are written at the memory node line by line, touched through a mapping,
-//! checked completely, changed, and checked again after their write-back.
+//! Page faults as one step of a larger run. Pages are written through the port or the agent line by line,
+//! touched through a mapping, checked to the last byte, changed, and checked again after their write-back.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -15,19 +15,20 @@ use super::floor_fault::PageOrder;
 use super::{MeasureError, MeasuredRegion};
 use crate::report::Samples;
 
-/// Most pages that are touched; a power of two.
+/// Maximum number of pages that are touched; a power of two, as [`PageOrder`] requires.
 const PAGES: usize = 1024;
-/// Lines in one call of the port.
+/// Number of lines written in one call of the port or the agent.
 const CALL_LINES: usize = 1024;
-/// Index in each page of the word that is changed.
+/// Index, within a page, of the word that is changed: the last one, so that the first line stays clean.
 const CHANGED: usize = PAGE_WORDS - 1;
 
-/// Initial value of a word of a page.
+/// Returns the initial value of a word of a page; no two words of the region are equal.
 fn first(page: usize, word: usize) -> u64 {
     mark(page * PAGE_WORDS + word)
 }
 
-/// Lines with the initial content of the pages of a region that begins at `hpa`.
+/// Returns the lines, with their HPAs, that give each page of a region beginning at `hpa` its initial
+/// content.
 fn lines(hpa: u64, pages: usize) -> Vec<(u64, [u8; LINE_SIZE])> {
     let line = |at: usize| {
         let mut line = [0; LINE_SIZE];
@@ -40,7 +41,7 @@ fn lines(hpa: u64, pages: usize) -> Vec<(u64, [u8; LINE_SIZE])> {
     (0..pages * PAGE_LINES).map(line).collect()
 }
 
-/// Checks a word of a page; `changed` tells whether the change has been made.
+/// Checks a word of a page; with `changed`, the word with index [`CHANGED`] must have its changed value.
 fn check(page: usize, word: usize, found: u64, changed: bool) -> Result<(), MeasureError> {
     let first = first(page, word);
     let expected = if changed && word == CHANGED { !first } else { first };
@@ -54,8 +55,8 @@ fn check_pages(words: Words<'_>, pages: usize, changed: bool) -> Result<(), Meas
     Ok(())
 }
 
-/// Touches every page once, in an unpredictable order, and times each touch; then checks all bytes and changes a word
-/// of each page.
+/// Touches every page once, in an unpredictable order, and times each touch. Then checks all bytes and
+/// changes one word of each page.
 fn touch_all(words: Words<'_>, pages: usize, samples: &mut Samples) -> Result<(), MeasureError> {
     let mut order = PageOrder::new(pages, 1);
     for _ in 0..pages {
@@ -72,7 +73,7 @@ fn touch_all(words: Words<'_>, pages: usize, samples: &mut Samples) -> Result<()
     Ok(())
 }
 
-/// Times `fault4k_inline`: faults served by the faulting thread, over the port's own link.
+/// Times `fault4k_inline`: faults that the faulting thread serves itself, over the port's own link.
 ///
 /// # Errors
 /// Returns any [`MeasureError`], also for a wrong byte.
@@ -85,6 +86,7 @@ pub fn in_place(mut target: MeasuredRegion) -> Result<(MeasuredRegion, Samples),
     let bytes = (pages * PAGE_BYTES) as u64;
     let options = InlineOptions { local: bytes, ..InlineOptions::default() };
     let (mut target, (), _) = target.inline(bytes, options, |words| touch_all(words, pages, &mut samples))?;
+    // The mapping has ended, so these reads show what its write-back has stored at the memory node.
     let mut back = vec![0; pages * PAGE_BYTES];
     target.port.read_bytes(target.hpa, &mut back)?;
     for (at, word) in back.as_chunks::<8>().0.iter().enumerate() {
@@ -109,7 +111,7 @@ pub fn through_agent(agent: &Agent, target: &MeasuredRegion) -> Result<Samples, 
     client.flush()?;
     drop(client);
     agent.mapped(target, 1, true, |words| touch_all(words, pages, &mut samples))?;
-    // In a new mapping every page is fetched from the memory node.
+    // A new mapping has no pages, so each is fetched from the memory node with what was written back.
     agent.mapped(target, 1, true, |words| check_pages(words, pages, true))?;
     Ok(samples)
 }

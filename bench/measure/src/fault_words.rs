@@ -1,4 +1,4 @@
-//! Access to mapped memory word by word: touches, reads, writes, and checks of the content, so that a wrong page is not
+//! Access to mapped memory word by word. The content is checked at each access, so that a wrong page is not
 //! counted as a fast one.
 
 use std::hint::black_box;
@@ -8,19 +8,18 @@ use cxloe_wire::frame::{LINE_SIZE, PAGE_LINES};
 
 use super::MeasureError;
 
-/// Number of 64-bit words in a page.
 pub const PAGE_WORDS: usize = PAGE_BYTES / size_of::<u64>();
 const LINE_WORDS: usize = LINE_SIZE / size_of::<u64>();
-/// Number of bytes in a page: that of its lines.
 pub const PAGE_BYTES: usize = PAGE_LINES * LINE_SIZE;
 
-/// First word of page `page` after the lines of [`marks`] are written.
+/// Returns the first word of page `page` after the lines of [`marks`] are written.
 #[inline]
 pub fn mark(page: usize) -> u64 {
     (page as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// First lines of `pages` pages of a region that begins at `hpa`, each with its page's mark and zeros otherwise.
+/// Returns the first line of each of `pages` pages of a region that begins at `hpa`: the page's mark, then
+/// zeros.
 pub fn marks(hpa: u64, pages: usize) -> impl Iterator<Item = (u64, [u8; LINE_SIZE])> {
     (0..pages).map(move |page| {
         let mut line = [0; LINE_SIZE];
@@ -34,7 +33,7 @@ pub fn marks(hpa: u64, pages: usize) -> impl Iterator<Item = (u64, [u8; LINE_SIZ
 pub struct Words<'m>(pub &'m [AtomicU64]);
 
 impl Words<'_> {
-    /// Number of whole pages in the words.
+    /// Returns the number of whole pages in the mapping.
     pub fn pages(self) -> usize {
         self.0.len() / PAGE_WORDS
     }
@@ -45,7 +44,7 @@ impl Words<'_> {
         self.0[page * PAGE_WORDS].load(Ordering::Relaxed)
     }
 
-    /// Checks a word that [`touch`](Self::touch) returned.
+    /// Checks the first word of a page, as [`touch`](Self::touch) returned it, against the page's mark.
     #[inline]
     pub fn check(self, page: usize, word: u64) -> Result<(), MeasureError> {
         if word == mark(page) { Ok(()) } else { Err(MeasureError::WrongPage { page, found: word }) }
@@ -60,7 +59,8 @@ impl Words<'_> {
         Ok(())
     }
 
-    /// Writes the last word of each of the last `lines` lines of a page; with 0 lines, only reads the page.
+    /// Writes `value` to the last word of each of the last `lines` lines of a page, which leaves the page's
+    /// mark intact; with 0 lines, only reads the page.
     #[inline]
     pub fn write(self, page: usize, lines: usize, value: u64) {
         if lines == 0 {

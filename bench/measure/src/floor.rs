@@ -1,5 +1,5 @@
-//! Lower limits of the cost of a page: a fetch without a session, a local copy, a line of local memory; and the jitter
-//! of a thread that only reads the clock for the time of a fault.
+//! Lower limits of the cost of a page: a fetch without a session, a local copy, and a read of a line in local
+//! memory. Also the jitter of a thread that only reads the clock for the duration of a fault.
 
 use cxloe_wire::random::Random;
 use std::hint::black_box;
@@ -11,22 +11,22 @@ use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES, Seal, fram
 use super::{MeasureError, MeasuredRegion, clock_cost_ns};
 use crate::report::Samples;
 
-/// Bytes of local memory for copies and reads: several times a last-level cache.
+/// Size of the local memory for copies and reads, in bytes: several times a last-level cache.
 const LOCAL_BYTES: usize = 256 << 20;
 const PAGE_BYTES: usize = PAGE_LINES * LINE_SIZE;
-/// Approximate time of a page fault, during which the clock is read.
+/// Approximate duration of a page fault, for which the clock is read.
 const SPIN: Duration = Duration::from_micros(20);
-/// Operations timed together, so that the cost of reading the clock is negligible.
+/// Number of operations timed together, so that the cost of reading the clock is negligible.
 const BATCH: u64 = 64;
 
-/// Local memory, initialised, with a destination for copies.
+/// Local memory to read lines and copy pages from, filled with random words.
 pub struct Local {
     words: Vec<u64>,
     random: Random,
 }
 
 impl Local {
-    /// Allocates the memory and touches all its pages.
+    /// Allocates the memory and writes all its pages, so that no later access faults.
     #[allow(clippy::new_without_default, reason = "it takes a quarter of a gigabyte and a second")]
     pub fn new() -> Local {
         let mut random = Random::new(77);
@@ -34,7 +34,8 @@ impl Local {
         Local { words, random }
     }
 
-    /// Makes one trial of `memcpy4k`: random pages copied to one destination, as a fetched page is to its send buffer.
+    /// Makes one trial of the latency `memcpy4k`: copies of random pages to one destination, as a fetched
+    /// page is copied to its send buffer.
     pub fn copies(&mut self, batches: u64, samples: &mut Samples) {
         const WORDS: usize = PAGE_BYTES / size_of::<u64>();
         let clock = clock_cost_ns();
@@ -45,14 +46,15 @@ impl Local {
             for _ in 0..BATCH {
                 let at = self.random.below(pages) as usize * WORDS;
                 frame.copy_from_slice(&self.words[at..at + WORDS]);
+                // The compiler must not omit the copy.
                 black_box(&mut frame);
             }
             samples.record_batch(start.elapsed().as_nanos() as f64 - clock, BATCH);
         }
     }
 
-    /// Makes one trial of `spin20us`: 20 us in which this thread only reads the clock. Time beyond 20 us is preemption
-    /// by the machine: no fault's 99th percentile can be closer to its median.
+    /// Makes one trial of `spin20us`: periods of 20 us in which this thread only reads the clock. Time beyond
+    /// 20 us is preemption by the machine; no fault's 99th percentile can be closer to its median than that.
     pub fn spins(count: u64, samples: &mut Samples) {
         for _ in 0..count {
             let start = Instant::now();
@@ -61,7 +63,8 @@ impl Local {
         }
     }
 
-    /// Makes one trial of `dram64`: whole random lines; each address depends on the content of the previous line.
+    /// Makes one trial of the latency `dram64`: reads of whole random lines. Each address depends on the
+    /// content of the previous line, so that the processor cannot overlap the reads.
     pub fn reads(&mut self, batches: u64, samples: &mut Samples) {
         const WORDS: usize = LINE_SIZE / size_of::<u64>();
         let clock = clock_cost_ns();
@@ -82,8 +85,8 @@ impl Local {
     }
 }
 
-/// Frames of a page fetch without a session: one small frame out, and the page back in the least number of frames that
-/// carry bursts of `lines_max` lines, all of equal length.
+/// Returns the frames of a page fetch without a session: one small frame out, and the page back in the
+/// smallest number of frames that carry bursts of up to `lines_max` lines. All replies have equal length.
 pub(crate) fn page_shape(lines_max: usize) -> Echo {
     let replies = PAGE_LINES.div_ceil(lines_max.max(1));
     let reply_len = frame_len(HEADER_LEN + 1 + PAGE_BYTES / replies, Seal::PLAIN_LEN);
@@ -91,7 +94,8 @@ pub(crate) fn page_shape(lines_max: usize) -> Echo {
 }
 
 impl MeasuredRegion {
-    /// Makes one trial of `fetch4k`: the frames of a page without a session, with the payload assembled.
+    /// Makes one trial of the latency `fetch4k`: a page's frames without a session, with the payloads
+    /// assembled to a page.
     pub fn fetch_trial(&mut self, count: u64, samples: &mut Samples) -> Result<(), MeasureError> {
         let shape = page_shape(self.port.engine().burst_read_lines_max(self.hpa));
         let mut page = vec![0; PAGE_BYTES];
@@ -123,7 +127,7 @@ mod tests {
     #[test]
     fn local_memory_is_timed() {
         let mut local = Local { words: (0..1 << 16).collect(), random: Random::new(1) };
-        // The other lower limits need memory of the full size; this chain of reads works with a small one.
+        // Copies need memory of the full size, but this chain of reads works with a small one.
         let mut reads = Samples::fine("dram64");
         local.reads(3, &mut reads);
         reads.end_trial(None);

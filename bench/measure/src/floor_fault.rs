@@ -1,9 +1,9 @@
-//! Cost of a page fault whose page is already local: the floor of every fault of remote memory.
+//! Lower limit of page faults of remote memory: the cost of a fault whose page is already local.
 //!
 //! ```text
 //!   uffd_floor4k          measuring thread          serving thread                memory node's worker
 //!                         touches a page, sleeps -> spins on the userfaultfd      polls its link meanwhile
-//!                         goes on         <-------- copies the page in
+//!                         continues       <-------- copies the page in
 //!   uffd_inline_floor4k   touches a page, gets the signal, copies the page in itself
 //! ```
 //!
@@ -20,15 +20,16 @@ use super::floor_mapping::{Inline, Mapping};
 use crate::machine;
 use crate::report::Samples;
 
-/// Untimed faults at the start of a trial.
+/// Number of untimed faults at the beginning of a trial.
 const WARM: usize = 64;
-/// Pages of the mapping, a power of two; an upper bound of the faults of a trial, untimed ones included.
+/// Number of pages of the mapping, a power of two: an upper bound of the faults of a trial, untimed ones
+/// included.
 const PAGES: usize = 8192;
 
-/// Largest number of timed faults in a trial.
+/// Maximum number of timed faults in a trial.
 pub const FAULTS_MAX: u64 = (PAGES - WARM) as u64;
 
-/// Permutation of all pages without a constant stride, from a generator with full period.
+/// Permutation of all pages without a constant stride, so that no prefetcher predicts the next page.
 #[derive(Clone, Debug)]
 pub struct PageOrder {
     at: usize,
@@ -36,24 +37,25 @@ pub struct PageOrder {
 }
 
 impl PageOrder {
-    /// Permutation of `pages` pages, a power of two; `seed` selects its start.
+    /// Starts a permutation of `pages` pages, a power of two; `seed` selects the first page.
     pub fn new(pages: usize, seed: usize) -> PageOrder {
         assert!(pages.is_power_of_two());
         PageOrder { at: seed & (pages - 1), mask: pages - 1 }
     }
 
-    /// Next page of the permutation; repeats after all pages.
+    /// Returns the next page of the permutation, which repeats after all pages.
     #[inline]
     pub fn draw(&mut self) -> usize {
-        // With a multiplier of 4k + 1 and an odd increment the period is full (Hull and Dobell). The lowest bit of the
-        // state alternates, so the order of the bits is reversed.
+        // With a multiplier of 4k + 1 and an odd increment the period is full (Hull and Dobell). The lowest
+        // bit of the state alternates, so the bits are used in reverse order.
         self.at = (self.at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)) & self.mask;
         let bits = self.mask.count_ones();
         if bits == 0 { 0 } else { self.at.reverse_bits() >> (usize::BITS - bits) }
     }
 }
 
-/// Both lower limits of page faults: served by another thread, and by the faulting thread.
+/// The lower limits of page faults that another thread serves, and of those that the faulting thread serves
+/// itself.
 pub struct FaultFloors {
     served: Mapping,
     inline: Mapping,
@@ -62,13 +64,14 @@ pub struct FaultFloors {
 }
 
 impl FaultFloors {
-    /// Makes a mapping for each lower limit. The serving thread runs on `pager_cpu`, or on the measuring thread's CPUs.
+    /// Makes one mapping for each limit. The serving thread runs on `pager_cpu`, or else on the measuring
+    /// thread's CPUs.
     pub fn new(pager_cpu: Option<usize>) -> Result<FaultFloors, MeasureError> {
         let (served, inline) = (Mapping::new(PAGES, false)?, Mapping::new(PAGES, true)?);
         Ok(FaultFloors { served, inline, pager_cpu, trials: 0 })
     }
 
-    /// Makes one trial of `uffd_floor4k`: `count` faults served by another thread.
+    /// Makes one trial of the latency `uffd_floor4k`: `count` faults that another thread serves.
     pub fn served(&mut self, count: u64, samples: &mut Samples) -> Result<(), MeasureError> {
         self.trials += 1;
         let (mapping, pager_cpu) = (&self.served, self.pager_cpu);
@@ -80,6 +83,7 @@ impl FaultFloors {
                     .map_or(Ok(()), machine::pin)
                     .map_err(MeasureError::from)
                     .and_then(|()| Ok(mapping.serve_until(&stop)?));
+                // The measuring thread would otherwise wait for ever for its page.
                 if served.is_err() {
                     mapping.abandon();
                 }
@@ -92,7 +96,8 @@ impl FaultFloors {
         served.expect("the serving thread does not panic")
     }
 
-    /// Makes one trial of `uffd_inline_floor4k`: `count` faults served by the faulting thread.
+    /// Makes one trial of the latency `uffd_inline_floor4k`: `count` faults that the faulting thread serves
+    /// itself.
     pub fn inline(&mut self, count: u64, samples: &mut Samples) -> Result<(), MeasureError> {
         self.trials += 1;
         self.inline.empty()?;
@@ -102,9 +107,10 @@ impl FaultFloors {
     }
 }
 
-/// Touches `count` absent pages by `touch` and times each touch.
+/// Touches `count` absent pages by `touch`, and times each touch.
 fn faults(trial: usize, count: u64, samples: &mut Samples, touch: impl Fn(usize) -> u64) {
     let mut order = PageOrder::new(PAGES, trial * 37);
+    // The first faults meet cold caches, and a serving thread that has just started.
     for _ in 0..WARM {
         black_box(touch(order.draw()));
     }

@@ -1,5 +1,8 @@
-//! Memory for the lower limits of faults: a file in memory, mapped shared and registered like a mapped region, and the
-//! signal handler that serves faults in the faulting thread. All unsafe code of these limits is here.
+//! Memory for the lower limits of faults: a file in memory, mapped shared and registered like a mapped
+//! region. Also the signal handler by which the faulting thread serves faults. All unsafe code of these
+//! limits is here.
+
+#![expect(unsafe_code, reason = "faults on mapped memory are served, also in a signal handler")]
 
 use std::fs::File;
 use std::io;
@@ -16,27 +19,30 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use super::MeasureError;
 
-/// Bytes of a page, as the pager has it.
 pub const PAGE_BYTES: usize = PAGE as usize;
-/// Number of local pages from which faults are served in rotation: as many as a pager has in flight.
+/// Number of local pages from which faults are served in rotation, equal to the fetches that a pager has in
+/// flight.
 const FRAMES: usize = 16;
 
 #[derive(Clone)]
 #[repr(align(4096))]
 struct Frame([u8; PAGE_BYTES]);
 
-/// Mapping registered with a userfaultfd.
+/// Memory registered with a userfaultfd, which serves its faults from local pages.
 pub struct Mapping {
     memory: MmapRaw,
     file: File,
     uffd: Uffd,
-    /// Contents for absent pages, in local memory that was touched before.
+    /// Contents for absent pages, each frame filled with a non-zero byte; already in local memory.
     frames: Box<[Frame]>,
 }
 
 impl Mapping {
-    /// Mapping of `pages` absent pages. Faults are events of the userfaultfd or, with `sigbus`, signals.
+    /// Maps `pages` absent pages. Faults become events of the userfaultfd or, with `sigbus`, signals to the
+    /// faulting thread.
     pub fn new(pages: usize, sigbus: bool) -> Result<Mapping, MeasureError> {
+        // Without privileges, only a userfaultfd for faults in user space is available; these faults are of
+        // that kind.
         let uffd = Uffd::create().or_else(|_| Uffd::create_user_only())?;
         let shared = Features::MISSING_SHMEM | Features::MINOR_SHMEM | Features::WRITE_PROTECT_SHMEM;
         uffd.handshake(if sigbus { shared | Features::SIGBUS } else { shared })?;
@@ -67,14 +73,14 @@ impl Mapping {
         unsafe { self.memory.as_ptr().add(page * PAGE_BYTES).cast::<u64>().read_volatile() }
     }
 
-    /// Makes all pages absent.
+    /// Makes all pages absent again, by punching a hole into the file.
     pub fn empty(&self) -> Result<(), MeasureError> {
         let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         fallocate(&self.file, punch, 0, self.memory.len() as i64).map_err(io::Error::from)?;
         Ok(())
     }
 
-    /// Serves a fault as a pager serves a read: installs the page write-protected.
+    /// Serves a fault as a pager serves a read: copies a page in, write-protected.
     #[inline]
     fn serve(&self, address: u64) -> Result<(), UffdError> {
         let page = address & !(PAGE - 1);
@@ -82,12 +88,14 @@ impl Mapping {
         self.uffd.copy(page, &frame.0, Access::Protected).map(drop)
     }
 
-    /// Unregisters the mapping, so that no thread waits for a server that has ended.
+    /// Unregisters the mapping, so that no thread waits for a server that has ended; absent pages then read
+    /// as zeros.
     pub fn abandon(&self) {
+        // If it fails, there is no other way to release the waiting thread.
         let _ = self.uffd.unregister(self.start()..self.end());
     }
 
-    /// Serves faults in a spinning loop until `stop` is set.
+    /// Serves faults without sleeping until `stop` is set and no fault is left.
     pub fn serve_until(&self, stop: &AtomicBool) -> Result<(), UffdError> {
         let mut buffer = EventBuffer::new();
         loop {
@@ -105,13 +113,13 @@ impl Mapping {
     }
 }
 
-/// Mapping whose faults the signal handler serves; null if none.
+/// Mapping whose faults the signal handler serves; null when no handler is installed.
 static SERVED: AtomicPtr<Mapping> = AtomicPtr::new(null_mut());
 
-/// Lock of the process's only SIGBUS handler.
+/// Lock of the SIGBUS handler: a process can have only one.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// While this value exists, faults of a mapping made with `sigbus` are served in the faulting threads.
+/// Installed signal handler: while this value exists, the faulting threads serve the faults of its mapping.
 pub struct Inline<'m> {
     mapping: &'m Mapping,
     before: SigAction,
@@ -119,7 +127,7 @@ pub struct Inline<'m> {
 }
 
 impl<'m> Inline<'m> {
-    /// Installs the handler; waits while the handler of another mapping is installed.
+    /// Installs the handler; waits while the handler for another mapping is installed.
     pub fn begin(mapping: &'m Mapping) -> Result<Inline<'m>, MeasureError> {
         let only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         SERVED.store(from_ref(mapping).cast_mut(), Ordering::Release);
@@ -144,13 +152,15 @@ impl Drop for Inline<'_> {
     }
 }
 
-/// Serves a fault in the faulting thread; a fault outside the mapping ends the process.
+/// Serves a fault in the faulting thread; a SIGBUS outside of the mapping ends the process, as it would
+/// without a handler.
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid record of this signal; for SIGBUS it contains the address.
     let address = unsafe { (*info).si_addr() } as u64;
     // SAFETY: the pointer is set and cleared by `Inline`, which borrows the mapping.
     let mapping = unsafe { SERVED.load(Ordering::Acquire).as_ref() };
     let served = mapping.filter(|m| (m.start()..m.end()).contains(&address)).is_some_and(|mapping| {
+        // The interrupted code may be about to read errno.
         let errno = Errno::last();
         let served = mapping.serve(address);
         errno.set();
@@ -177,7 +187,8 @@ mod tests {
             let in_place = Inline::begin(&inline).unwrap();
             for _ in 0..2 {
                 for page in 0..8 {
-                    // A zero word would come from a page that the kernel supplied.
+                    // All frames are filled with non-zero bytes, so a zero word would mean that the kernel
+                    // supplied the page.
                     let (one, other) = (served.touch(page), in_place.touch(page));
                     assert!([one, other].iter().all(|word| (1..=FRAMES as u64).contains(&(word & 0xFF))));
                     assert_eq!(one.rotate_left(8), one, "a frame is of one byte");

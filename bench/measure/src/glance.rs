@@ -1,5 +1,5 @@
-//! Latency between the cores, measured between batches of a few milliseconds: virtual CPUs migrate within a second, so
-//! a figure for a whole trial would mix several placements.
+//! Latency between the cores, measured between batches of a few milliseconds. Virtual CPUs migrate within a
+//! second, so a figure for a whole trial would mix several placements.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -8,32 +8,35 @@ use super::{MeasureError, MeasuredRegion};
 use crate::machine::{self, MachineError};
 use crate::report::Samples;
 
-/// Operations between two measurements of the latency between cores, at some tens of microseconds per operation.
+/// Number of operations between two measurements of the latency between cores, at some tens of microseconds
+/// each.
 pub(super) const BATCH: u64 = 250;
 
-/// Short measurement of the latency between cores; processes that spin on them are paused during the measurement.
+/// Short measurement of the latency between two cores, during which the processes that spin on these cores
+/// are paused.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Glance {
-    /// Cores of both ends, if both are known and on this machine.
+    /// CPUs of this thread and of the memory node's worker; `None` if one is unknown or on another machine.
     pub cores: Option<(usize, usize)>,
-    /// Processes paused during the measurement.
     pub pause: Vec<Pid>,
 }
 
 impl Glance {
-    /// Cache-line round trip in nanoseconds; takes a fraction of a millisecond.
+    /// Returns the duration of a cache-line round trip in nanoseconds; takes a fraction of a millisecond.
     pub fn take(&self) -> Option<f64> {
         self.by(machine::bounce_glance_ns)
     }
 
-    /// Cache-line round trip in nanoseconds as `time` measures it between the two cores.
+    /// Returns what `time` measures between the two cores, in nanoseconds, while the processes are paused.
     pub fn by(&self, time: impl FnOnce(usize, usize) -> Result<f64, MachineError>) -> Option<f64> {
         let (ours, theirs) = self.cores?;
         let signal = |signal| {
             self.pause.iter().for_each(|pid| {
+                // A process that has ended does not disturb the measurement.
                 let _ = kill(*pid, signal);
             })
         };
+        // A process that spins on one of the cores would disturb the measurement.
         signal(Signal::SIGSTOP);
         let bounce = time(ours, theirs).ok();
         signal(Signal::SIGCONT);
@@ -42,14 +45,14 @@ impl Glance {
 }
 
 impl MeasuredRegion {
-    /// Measurement of the latency between cores, for moments without an operation in flight at the memory node.
+    /// Returns a measurement that pauses the memory node; use it only while no operation is in flight there.
     pub(super) fn glance(&self) -> Glance {
         Glance { cores: self.cores, pause: self.memory_node.into_iter().collect() }
     }
 }
 
-/// Calls `batch` with a number of operations until `count` operations are done. Each batch is a trial of its own; a
-/// batch in which the latency between cores changed is discarded.
+/// Calls `batch` with a number of operations until `count` operations are done. Each batch is a trial of its
+/// own; a batch during which the latency between cores changed is discarded.
 pub(super) fn in_batches(
     glance: &Glance,
     count: u64,

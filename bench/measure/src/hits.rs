@@ -10,13 +10,15 @@ use cxloe_wire::frame::LINE_SIZE;
 use super::{MeasureError, MeasuredRegion, clock_cost_ns};
 use crate::report::Samples;
 
-/// Cache hits timed together.
+/// Number of cache hits timed together, so that the cost of reading the clock is negligible.
 const BATCH: u64 = 1000;
 
 impl MeasuredRegion {
-    /// Times `hit_read64` and `hit_write64`, `batches` batches each. Leaves the port without a cache.
+    /// Times `hit_read64` and `hit_write64`, `batches` batches of each in a trial. Leaves the port without a
+    /// cache.
     pub fn hits(&mut self, trials: u32, batches: u64) -> Result<(Samples, Samples), MeasureError> {
         let cache = CacheConfig::default();
+        // A change of the cache is refused while it has modified lines.
         self.port.flush()?;
         self.port.engine().set_cache(cache).map_err(PortError::from)?;
         let result = self.chase(trials, batches, (cache.bytes / LINE_SIZE) as u64);
@@ -27,8 +29,8 @@ impl MeasuredRegion {
 
     fn chase(&mut self, trials: u32, batches: u64, lines: u64) -> Result<(Samples, Samples), MeasureError> {
         let (mut reads, mut writes) = (Samples::fine("hit_read64"), Samples::fine("hit_write64"));
-        // Each line contains the index of the next; a stride coprime to the number of lines visits all lines out of
-        // order.
+        // Each line contains the index of the next one. A stride coprime to the number of lines visits all
+        // lines, and not in the order of their addresses.
         let next = |i: u64| (i + 167) % lines;
         for i in 0..lines {
             let mut line = [0; LINE_SIZE];

@@ -1,5 +1,5 @@
-//! Single uncached line operations over a region larger than the last-level cache, one at a time, compared with an
-//! exchange of frames of the same sizes without a session.
+//! Latency of single uncached line operations over a region larger than the last-level cache, one at a time.
+//! The limit is an exchange of frames of the same sizes without a session.
 
 use cxloe_wire::random::Random;
 use std::time::Instant;
@@ -10,29 +10,25 @@ use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, Seal, frame_len};
 use super::{MeasureError, MeasuredRegion};
 use crate::report::Samples;
 
-/// Parameters of the measurement of latency.
 #[derive(Clone, Copy, Debug)]
 pub struct LatencyPlan {
-    /// Number of rounds; each measures the lower limit and the operations alternately.
+    /// Number of rounds; in each, the lower limit and the operations alternate.
     pub trials: u32,
-    /// Number of operations of each kind in a round.
     pub operations: u64,
 }
 
-/// Times of line operations and their lower limit.
+/// Latencies of line operations, and of the exchange that is their lower limit.
 pub struct LatencyResults {
     /// Exchanges of a line read's frames without a session; empty if the memory node's echo is not enabled.
     pub echo64: Samples,
-    /// Line reads alone.
     pub read64: Samples,
-    /// Line writes alone.
     pub write64: Samples,
-    /// Line reads and writes in equal parts.
+    /// Reads and writes of lines in equal parts, in random order.
     pub mixed64: Samples,
 }
 
 impl LatencyResults {
-    /// Empty samples with names that begin with `prefix`.
+    /// Returns empty samples, each with a name that begins with `prefix`.
     pub fn of(prefix: &str) -> LatencyResults {
         let samples = |name| Samples::new(&format!("{prefix}{name}"));
         LatencyResults {
@@ -44,21 +40,21 @@ impl LatencyResults {
     }
 }
 
-/// Frame sizes of a line read, for an exchange without a session.
+/// Returns the frame sizes of a line read, for an exchange without a session.
 pub fn read_shape() -> Echo {
     Echo { request_len: MIN_FRAME, reply_len: frame_len(HEADER_LEN + LINE_SIZE, Seal::PLAIN_LEN), replies: 1 }
 }
 
-/// Operations of one kind between two measurements of the latency between cores. Together they take a few milliseconds:
-/// virtual CPUs migrate within a second.
+/// Number of operations of one kind between two measurements of the latency between cores. They take a few
+/// milliseconds in all; virtual CPUs migrate within a second.
 const BATCH_OPERATIONS: u64 = 500;
 
-/// Kinds measured alternately: name, and for line operations the number of reads among eight.
+/// Kinds of operations that alternate: name, and for line operations the number of reads among eight.
 const KINDS: [(&str, Option<u64>); 4] =
     [("bare echo", None), ("line reads", Some(8)), ("line writes", Some(0)), ("reads and writes", Some(4))];
 
 impl LatencyResults {
-    /// Pairs of each of [`KINDS`] with its samples.
+    /// Returns each of [`KINDS`] with its samples.
     fn kinds(&mut self) -> [((&'static str, Option<u64>), &mut Samples); 4] {
         let LatencyResults { echo64, read64, write64, mixed64 } = self;
         let [echo, reads, writes, mixed] = KINDS;
@@ -67,9 +63,9 @@ impl LatencyResults {
 }
 
 impl MeasuredRegion {
-    /// Measures single operations and their lower limit alternately, in batches of some milliseconds. A batch in
-    /// which the latency between cores changed is discarded; each of the others is a trial of its own. Calls
-    /// `progress` for each of `trials * 4` steps.
+    /// Measures single operations and their lower limit alternately, in batches of some milliseconds. A batch
+    /// during which the latency between cores changed is discarded; each of the others is a trial of its own.
+    /// Calls `progress` for each of `trials * 4` steps.
     pub fn latency(
         &mut self,
         plan: LatencyPlan,
@@ -96,8 +92,8 @@ impl MeasuredRegion {
         Ok(results)
     }
 
-    /// Makes one trial of `count` operations of each kind, recorded with this latency between cores. Calls `progress`
-    /// for four steps.
+    /// Makes one trial of `operations` operations of each kind, recorded with the latency `bounce` between
+    /// cores. Calls `progress` for four steps.
     pub fn latency_trial(
         &mut self,
         (operations, bounce): (u64, Option<f64>),
@@ -115,7 +111,8 @@ impl MeasuredRegion {
         Ok(())
     }
 
-    /// Makes operations of one of [`KINDS`]; without effect for exchanges if the memory node's echo is not enabled.
+    /// Makes `count` operations of one of [`KINDS`]. Does nothing for exchanges if the memory node's echo is
+    /// not enabled.
     fn operations(
         &mut self,
         count: u64,
@@ -137,7 +134,7 @@ impl MeasuredRegion {
         addresses: &mut Random,
         samples: &mut Samples,
     ) -> Result<(), MeasureError> {
-        // Untimed operations: the memory node's worker may still be in its echo loop, and caches are cold.
+        // Untimed operations: the memory node's worker has to leave its echo loop, and caches are cold.
         for _ in 0..count / 20 + 10 {
             let at = self.hpa + addresses.below(self.lines()) * LINE_SIZE as u64;
             self.port.read(at)?;

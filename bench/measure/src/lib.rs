@@ -1,11 +1,13 @@
 //! # cxloe-measure: measurements through a line port to a memory node, and their reports
 //!
-//! A measurement describes the [`machine`] it ran on, and passes its samples to a [`report`], which formats them as
-//! JSON, table and page. Access patterns are in [`pattern`]; what else is measured has a file each.
+//! A measurement describes the [`machine`] it ran on, and passes its samples to a [`report`], which formats
+//! them as JSON, table and page. Access patterns are in [`pattern`]; each other measurement has a module of
+//! its own.
 //!
-//! Every measurement with a limit alternates with it: a trial of the limit, a trial of the operation, and again, on the
-//! same link, in the same two threads on the same two cores. The limit is a bare echo ([`cxloe_link::echo`]): this side
-//! drives it over the port's own link, and the memory node's worker answers it from a separate loop.
+//! Every measurement with a limit alternates with it: a trial of the limit, a trial of the operation, and so
+//! on, over the same link, in the same two threads on the same two cores. The limit is a bare echo
+//! ([`cxloe_link::echo`]): the measuring thread sends frames over the port's own link, and the memory node's
+//! worker answers each from a separate loop.
 
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -48,17 +50,14 @@ use nix::unistd::Pid;
 use cxloe_lab::{Interrupt, Interrupted};
 use machine::MachineError;
 
-/// Port and region on which measurements are made.
+/// Port and region on which measurements are made, with what is known of the other end.
 pub struct MeasuredRegion {
     /// Port to the memory node, without a cache unless a measurement enables it.
     pub port: Port,
-    /// First HPA of the region used.
     pub hpa: u64,
-    /// Length of the region in bytes.
     pub bytes: u64,
     /// MAC address of the memory node, for exchanges without a session.
     pub peer: Mac,
-    /// EtherType of the frames.
     pub ethertype: u16,
     /// True if the memory node answers exchanges without a session ([`cxloe_link::echo`]).
     pub echo: bool,
@@ -70,21 +69,18 @@ pub struct MeasuredRegion {
     pub interrupt: Option<Interrupt>,
 }
 
-/// Failure of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// An operation failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The link failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The memory node does not answer echoes.
+    /// The memory node does not answer echoes, which are off by default.
     #[error(
         "memory node {0} does not answer bare echoes; start mn-server with --echo, or for `cxloe-bench echo` with --echo-for and this interface's address"
     )]
     NoEcho(Mac),
-    /// Memory differs from the data written.
+    /// Memory of the region differs from the data written to it.
     #[error(
         "wrong data at HPA {hpa:#x}: byte {index} of the line is {found:#04x}, written was {written:#04x} ({wrong} wrong bytes in all)"
     )]
@@ -93,75 +89,67 @@ pub enum MeasureError {
         hpa: u64,
         /// Index of the first wrong byte in that line.
         index: usize,
-        /// Byte that was read.
         found: u8,
-        /// Byte that was written.
         written: u8,
         /// Number of wrong bytes in the whole region.
         wrong: u64,
     },
-    /// A page of mapped memory differs from the data written.
+    /// A page of mapped memory differs from the data written to it.
     #[error("wrong data: page {page} of the mapped region has {found:#x} where something else was written")]
     WrongPage {
-        /// Index of the page in the region.
         page: usize,
-        /// First word of the page, as read.
+        /// Wrong word, as read.
         found: u64,
     },
-    /// The agent does not have the region.
     #[error("the agent has no region `{0}` attached; `cn-agent list` shows those it has")]
     NotAttached(String),
-    /// The region cannot be mapped through the agent.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Error of the agent.
     #[error(transparent)]
     Agent(#[from] ClientError),
-    /// The region cannot be mapped with inline faults.
+    /// The region cannot be mapped with faults served by the faulting thread.
     #[error(transparent)]
     Inline(#[from] InlineError),
-    /// userfaultfd is not available.
+    /// The kernel or its policy refuses a userfaultfd.
     #[error(transparent)]
     Userfaultfd(#[from] OpenError),
-    /// A fault of a measurement cannot be served.
+    /// A page fault of a lower limit cannot be served from local memory.
     #[error("serving a page fault from local memory: {0}")]
     Fault(#[from] UffdError),
-    /// Memory for a measurement cannot be had.
+    /// Memory for a measurement cannot be allocated or mapped.
     #[error("cannot get memory to measure with: {0}")]
     Memory(#[from] std::io::Error),
-    /// A thread cannot be pinned.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// Interrupted by Ctrl-C.
+    /// Ctrl-C ended the measurement before its end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
 
 impl MeasuredRegion {
-    /// Number of 64-byte lines in the region.
     pub fn lines(&self) -> u64 {
         self.bytes / LINE_SIZE as u64
     }
 
-    /// Returns [`MeasureError::Interrupted`] if the user pressed Ctrl-C.
+    /// Returns [`MeasureError::Interrupted`] after Ctrl-C, for use in loops.
     pub fn check(&self) -> Result<(), MeasureError> {
         self.interrupt.as_ref().map_or(Ok(()), |i| Ok(i.check()?))
     }
 
-    /// Cache-line round trip between the two cores, in nanoseconds. The memory node is paused during the measurement,
-    /// if possible.
+    /// Returns the duration of a cache-line round trip between the two cores, in nanoseconds. Pauses the
+    /// memory node during the measurement, if possible.
     pub fn bounce(&self) -> Option<f64> {
         self.glance().by(machine::bounce_ns)
     }
 
-    /// Cache-line round trip between the two cores, measured in a fraction of a millisecond, for use between batches of
-    /// a few milliseconds.
+    /// Returns the same duration as [`Self::bounce`] less exactly, but in a fraction of a millisecond, for
+    /// use between batches of a few milliseconds.
     pub(crate) fn bounce_glance(&self) -> Option<f64> {
         self.glance().take()
     }
 }
 
-/// Cost of two reads of the clock in nanoseconds, the median of many pairs.
+/// Returns the cost of two reads of the clock in nanoseconds, as the median of many pairs.
 pub fn clock_cost_ns() -> f64 {
     let mut costs: Vec<u128> = (0..1001)
         .map(|_| {

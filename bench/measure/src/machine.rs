@@ -1,8 +1,8 @@
 //! The machine on which a measurement runs: its description, pinning of threads, and the latency between cores.
 //!
-//! Results of different machines, and of the same virtual machine a minute later, differ most by the time that a cache
-//! line takes between two cores. [`bounce_ns`] measures this time with two threads of its own, so that every trial can
-//! record it; [`Machine`] is part of the report.
+//! Results of different machines, and of the same virtual machine a minute later, differ most by the time
+//! that a cache line takes from one core to another and back. [`bounce_ns`] measures this time with two
+//! threads of its own, so that every trial can record it; [`Machine`] is part of the report.
 
 use std::fs;
 use std::hint::spin_loop;
@@ -15,23 +15,23 @@ use nix::sys::utsname::uname;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// Round trips in one trial of [`bounce_ns`]: long compared with the clock's resolution, short compared with the
-/// scheduler's time slice.
+/// Number of round trips in one trial of [`bounce_ns`]: long compared with the clock's resolution, short
+/// compared with the scheduler's time slice.
 const ROUNDS: usize = 1_000;
-/// Number of trials whose median is taken; a first trial is discarded.
+/// Number of trials, of which the median is the result; an additional first trial is discarded.
 const TRIALS: usize = 9;
-/// Round trips in a trial of [`bounce_glance_ns`].
+/// Number of round trips in a trial of [`bounce_glance_ns`], which must not delay the measurement around it.
 const GLANCE_ROUNDS: usize = 200;
 const GLANCE_TRIALS: usize = 3;
 /// Time after which the measurement ends with the trials made so far.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Description of the machine in a report.
+/// The machine on which a report was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model name of the processor, as the kernel shows it.
     pub cpu: String,
-    /// Logical processors that are online.
+    /// Number of logical processors that are online.
     pub cores: usize,
     /// Kernel release, as `uname -r` prints it.
     pub kernel: String,
@@ -43,39 +43,22 @@ pub struct Machine {
     pub hypervisor: Option<String>,
 }
 
-/// Failure to pin a thread to a core, or to measure between cores.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The thread cannot be pinned to the core.
     #[error("pinning the thread to core {core} failed: {source}; the process may use cores {allowed:?}")]
-    Pin {
-        /// Number of the requested core.
-        core: usize,
-        /// Cores that the process may use.
-        allowed: Vec<usize>,
-        /// Error of the operating system.
-        source: nix::Error,
-    },
-    /// No trial of the bounce ended in time.
+    Pin { core: usize, allowed: Vec<usize>, source: nix::Error },
+    /// No round-trip trial ended in time.
     #[error(
         "timing a cache line between cores {a} and {b} did not end within {LIMIT:?}; something else keeps them busy"
     )]
-    Bounce {
-        /// Core of one thread.
-        a: usize,
-        /// Core of the other thread.
-        b: usize,
-    },
-    /// The bounce needs two cores.
+    Bounce { a: usize, b: usize },
+    /// Both threads were to run on one core, where no cache line travels.
     #[error("timing a cache line needs two different cores, and core {core} was given twice")]
-    SameCore {
-        /// Core given for both threads.
-        core: usize,
-    },
+    SameCore { core: usize },
 }
 
 impl Machine {
-    /// Describes this machine; makes no measurement.
+    /// Describes this machine without `bounce_ns`, which takes a measurement.
     pub fn describe() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let virtualized =
@@ -90,7 +73,7 @@ impl Machine {
     }
 }
 
-/// Value of the first line of `/proc/cpuinfo` whose key is `key`.
+/// Returns the value of the first line of `/proc/cpuinfo` with this key.
 fn cpuinfo_field<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
     cpuinfo
         .lines()
@@ -99,7 +82,7 @@ fn cpuinfo_field<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
         .map(|(_, value)| value.trim())
 }
 
-/// Model from `/proc/cpuinfo`: x86 has a name; Arm has numbers, and sometimes the board.
+/// Returns the processor model from `/proc/cpuinfo`: a name on x86, numbers and sometimes the board on Arm.
 fn cpu_model(cpuinfo: &str) -> String {
     let field = |key| cpuinfo_field(cpuinfo, key).filter(|value| !value.is_empty());
     match (
@@ -125,7 +108,7 @@ fn hypervisor() -> String {
     if known.is_empty() { "of a kind that does not say its name".into() } else { known.join(" ") }
 }
 
-/// Cores on which the calling thread may run, in ascending order.
+/// Returns the cores on which the calling thread may run, in ascending order.
 pub fn allowed_cores() -> Vec<usize> {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     (0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect()
@@ -142,12 +125,12 @@ pub fn pin(core: usize) -> Result<(), MachineError> {
         .map_err(|source| MachineError::Pin { core, allowed: allowed_cores(), source })
 }
 
-/// A counter alone on its cache line (128 bytes: processors fetch lines in pairs).
+/// A counter alone on its cache line; 128 bytes, because processors fetch lines in pairs.
 #[repr(align(128))]
 struct PaddedCounter(AtomicU64);
 
 impl PaddedCounter {
-    /// Spins until the counter is `value`; returns false if the deadline passes first.
+    /// Spins until the counter is `value`; returns false if that takes until `deadline`.
     fn wait_for(&self, value: u64, deadline: Instant) -> bool {
         let mut spins = 0_u32;
         while self.0.load(Ordering::Acquire) != value {
@@ -161,8 +144,9 @@ impl PaddedCounter {
     }
 }
 
-/// Times round trips of one cache line between two cores, in nanoseconds: the median of several short trials with two
-/// threads of its own. Takes a few milliseconds, at most two seconds, during which the calling thread sleeps.
+/// Returns the duration of a round trip of one cache line between two cores, in nanoseconds: the median of
+/// several short trials with two threads of its own. Takes a few milliseconds, at most two seconds, while the
+/// calling thread sleeps.
 ///
 /// # Errors
 /// Returns [`MachineError`] if the cores cannot be pinned to, are the same, or are too busy.
@@ -170,8 +154,8 @@ pub fn bounce_ns(a: usize, b: usize) -> Result<f64, MachineError> {
     bounce_of(a, b, TRIALS, ROUNDS)
 }
 
-/// Measures like [`bounce_ns`], but in a fraction of a millisecond and less exactly: enough to distinguish near from
-/// far cores between two batches of a measurement.
+/// Measures like [`bounce_ns`], but in a fraction of a millisecond and less exactly: enough to distinguish
+/// near cores from far cores between two batches of a measurement.
 ///
 /// # Errors
 /// Returns the errors of [`bounce_ns`].
@@ -221,10 +205,11 @@ fn bounce_of(a: usize, b: usize, trials_wanted: usize, rounds: usize) -> Result<
     });
     answered?;
     let trials = trials.expect("the asking thread does not panic")?;
+    // The first trial includes the start of the threads and cold caches.
     median(trials.get(1..).unwrap_or_default()).ok_or(MachineError::Bounce { a, b })
 }
 
-/// Median; with an even number of values, the mean of the middle two. `None` without values.
+/// Returns the median; with an even number of values, the mean of the middle two. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

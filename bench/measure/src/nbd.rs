@@ -1,20 +1,21 @@
-//! Minimal NBD client: one connection with one request at a time, the slowest use of a block device.
+//! Minimal NBD client, for measurements: one connection with one request at a time, the slowest use of a
+//! block device.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait for an answer.
+/// Maximum wait for an answer, after which the server counts as broken.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Greeting of a server: the old magic, the new one, and the flags fixed-newstyle and no-zeroes.
 const GREETING: &[u8; 18] = b"NBDMAGICIHAVEOPT\0\x03";
-/// Flags of the client, and the option that selects the export without a name.
+/// The client's flags, fixed-newstyle and no-zeroes, and the option that selects the export without a name.
 const CHOICE: &[u8; 20] = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0";
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: u32 = 0x6744_6698;
 
-/// Connection to an NBD server.
+/// Connection to an NBD server, with one export chosen. `cookie` numbers the requests.
 #[derive(Debug)]
 pub struct NbdClient {
     stream: UnixStream,
@@ -27,7 +28,7 @@ fn odd(what: impl Into<String>) -> io::Error {
 }
 
 impl NbdClient {
-    /// Connects to the server at `path` and chooses its export.
+    /// Connects to the server at `path` and chooses the server's default export.
     ///
     /// # Errors
     /// Returns errors of the system, and [`io::ErrorKind::InvalidData`] if the answer is not that of an NBD server.
@@ -48,7 +49,6 @@ impl NbdClient {
         Ok(NbdClient { stream, cookie: 0, size: u64::from_be_bytes(*size) })
     }
 
-    /// Size of the export in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -66,7 +66,7 @@ impl NbdClient {
         request[16..24].copy_from_slice(&offset.to_be_bytes());
         request[24..].copy_from_slice(&(out.len() as u32).to_be_bytes());
         self.stream.write_all(&request)?;
-        // One system call reads header and data if they arrive together.
+        // One system call reads the header and the data if both have arrived.
         let mut reply = [0; 16];
         let mut parts = [IoSliceMut::new(&mut reply), IoSliceMut::new(out)];
         let came = self.stream.read_vectored(&mut parts)?;
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// Acts as a server of 8 KiB, whose bytes are derived from their offsets; the second read fails.
+    /// Acts as a server of 8 KiB, with each byte equal to its offset modulo 256; the second read fails.
     fn serve(listener: &UnixListener) -> io::Result<()> {
         let (mut stream, _) = listener.accept()?;
         stream.write_all(GREETING)?;

@@ -1,5 +1,6 @@
-//! Throughput by number of queues: the compute node has as many shards, each with a thread, a link, an engine and a
-//! session of its own, which read and write a part of a region each.
+//! Throughput over the number of queues. The compute node has one shard for each queue; a shard has a thread,
+//! a link, an engine and a session of its own, and accesses a part of the region that no other shard
+//! accesses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -16,27 +17,24 @@ use super::bare::rate;
 use crate::machine;
 use crate::report::{Throughput, ThroughputTrial};
 
-/// Lines in one call of a shard's port.
+/// Number of lines in one call of a shard's port.
 const CALL_LINES: usize = 4096;
 const CALL_BYTES: usize = 256 << 10;
 
-/// Kinds of access that are measured.
+/// Kinds of access that are measured, in the order of the report.
 const NAMES: [&str; 3] = ["lines", "burst_read", "burst_write"];
 
-/// Parameters of the measurement of shards.
 #[derive(Clone, Debug)]
 pub struct ScalePlan {
-    /// Number of trials of each kind of access.
     pub trials: u32,
     /// Duration of a trial of one kind of access.
     pub each: Duration,
-    /// Number of requests in flight of each shard.
+    /// Number of requests of each shard in flight.
     pub depth: usize,
-    /// CPUs of the shards' threads; further shards are not pinned.
+    /// CPUs of the shards' threads; shards beyond the end of the list are not pinned.
     pub cpus: Vec<usize>,
 }
 
-/// Shard of the compute node, and its part of the region.
 struct ShardPart {
     port: Port,
     hpa: u64,
@@ -44,7 +42,7 @@ struct ShardPart {
 }
 
 impl ShardPart {
-    /// Makes one call of the port; returns operations and bytes.
+    /// Makes one call of the port with the access `NAMES[kind]`; returns the numbers of operations and bytes.
     fn call(
         &mut self,
         kind: usize,
@@ -69,8 +67,8 @@ impl ShardPart {
     }
 }
 
-/// Measures the total throughput of all `shards`; returns the shards, and throughputs named `KIND_qN`, where N is the
-/// number of shards.
+/// Measures the total throughput of all `shards`. Returns the shards, and throughputs named `KIND_qN`, where
+/// N is the number of shards.
 ///
 /// # Errors
 /// Returns the first error of a shard.
@@ -81,6 +79,7 @@ pub fn scale(
 ) -> Result<(Shards, Vec<Throughput>), MeasureError> {
     let Shards { ports, region, hpa, peer, lease } = shards;
     let count = ports.len();
+    // Each part consists of whole pages, so that no page is accessed by two shards.
     let share = (region.size / count as u64) & !4095;
     let mut parts: Vec<ShardPart> = ports
         .into_iter()
@@ -103,7 +102,7 @@ pub fn scale(
     Ok((Shards { ports, region, hpa, peer, lease }, throughputs))
 }
 
-/// Lets all shards access their parts at once, with a common start and end.
+/// Lets all shards access their parts at the same time; the longest duration of a shard counts.
 fn trial(parts: &mut [ShardPart], kind: usize, plan: &ScalePlan) -> Result<ThroughputTrial, MeasureError> {
     let (start, stop) = (Barrier::new(parts.len()), Arc::new(AtomicBool::new(false)));
     let started = Instant::now();
@@ -115,7 +114,7 @@ fn trial(parts: &mut [ShardPart], kind: usize, plan: &ScalePlan) -> Result<Throu
                 let (start, stop) = (&start, Arc::clone(&stop));
                 scope.spawn(move || {
                     if let Some(cpu) = plan.cpus.get(index) {
-                        // If there is no such CPU, the thread is not pinned.
+                        // Without such a CPU, the thread is measured where the scheduler places it.
                         let _ = machine::pin(*cpu);
                     }
                     let mut random = Random::new(4096 + index as u64);
@@ -125,6 +124,7 @@ fn trial(parts: &mut [ShardPart], kind: usize, plan: &ScalePlan) -> Result<Throu
                     let (mut operations, mut bytes) = (0, 0);
                     while (begun.elapsed() < plan.each || operations == 0) && !stop.load(Ordering::Relaxed) {
                         let (o, b) = part
+                            // A failed shard ends the trial for all shards.
                             .call(kind, &mut random, &mut buffer)
                             .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
                         operations += o;

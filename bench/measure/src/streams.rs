@@ -1,5 +1,5 @@
-//! Throughput of single lines and bursts with a full window, compared with exchanges of frames of the same sizes
-//! without a session, pipelined to the same depth.
+//! Throughput of single lines and bursts with a full window. The limit is a pipeline, equally deep, of frames
+//! of the same sizes without a session.
 
 use cxloe_wire::random::Random;
 use std::time::{Duration, Instant};
@@ -12,21 +12,20 @@ use super::latency::read_shape;
 use super::{MeasureError, MeasuredRegion};
 use crate::report::{Throughput, ThroughputTrial};
 
-/// Parameters of the measurement of throughput.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamPlan {
     /// Number of trials; each measures limits and streams alternately.
     pub trials: u32,
     /// Approximate duration of each measurement in a trial.
     pub each: Duration,
-    /// Number of requests in flight.
     pub depth: usize,
 }
 
-/// Lines in one call of the port: so many that filling and draining the window takes a negligible part of the time.
+/// Number of lines in one call of the port, large enough that filling and draining the window takes a
+/// negligible part of the time.
 pub(super) const CALL_LINES: usize = 32_768;
 
-/// Names in the order of measurement: each limit is followed by its stream.
+/// Names of the throughputs in the order of measurement: each limit is followed by its streams.
 const NAMES: [&str; 7] = [
     "echo_pipelined",
     "stream64",
@@ -37,7 +36,8 @@ const NAMES: [&str; 7] = [
     "burst_write",
 ];
 
-/// Frames of a page's bursts for exchanges without a session, each with its number of line data bytes.
+/// Returns the frames that carry a page in bursts, for exchanges without a session, each with its number of
+/// line data bytes.
 fn page_shapes(lines_max: usize, read: bool) -> Vec<(Echo, usize)> {
     let mut left = PAGE_LINES;
     let mut shapes = Vec::new();
@@ -57,7 +57,6 @@ fn page_shapes(lines_max: usize, read: bool) -> Vec<(Echo, usize)> {
     shapes
 }
 
-/// Kind of access in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Streaming {
     Reads,
@@ -71,7 +70,6 @@ impl Streaming {
     pub const ALL: [Streaming; 4] =
         [Streaming::Reads, Streaming::Writes, Streaming::BurstReads, Streaming::BurstWrites];
 
-    /// Name of the stream in reports.
     pub fn name(self) -> &'static str {
         match self {
             Streaming::Reads => "stream64",
@@ -83,7 +81,7 @@ impl Streaming {
 }
 
 impl MeasuredRegion {
-    /// Makes one call of a stream; returns operations, bytes and time.
+    /// Makes one call of a stream; returns the numbers of operations and bytes, and the time.
     pub(super) fn stream(
         &mut self,
         streaming: Streaming,
@@ -100,7 +98,8 @@ impl MeasuredRegion {
         }
     }
 
-    /// Measures the throughput of all kinds. Calls `progress` for each of `trials * 7` steps.
+    /// Measures the throughput of all kinds and their limits. Calls `progress` for each of `trials * 7`
+    /// steps.
     pub fn streams(
         &mut self,
         plan: StreamPlan,
@@ -121,7 +120,7 @@ impl MeasuredRegion {
                 let start = Instant::now();
                 let (mut operations, mut bytes, mut took) = (0, 0, Duration::ZERO);
                 let mut warm = true;
-                // On slow machines as well, at least one call counts.
+                // On a slow machine, a call may last longer than the trial; even then, one call has to count.
                 while start.elapsed() < plan.each || (operations == 0 && start.elapsed() < plan.each * 20) {
                     let (o, b, t) = match index {
                         0 if self.echo => {
@@ -139,7 +138,8 @@ impl MeasuredRegion {
                         6 => self.stream(Streaming::BurstWrites, &mut addresses, &mut buffer)?,
                         _ => break,
                     };
-                    // The first call does not count: it also returns the worker from its echo loop.
+                    // The first call does not count: during it, the memory node's worker leaves its echo
+                    // loop.
                     if !std::mem::take(&mut warm) {
                         operations += o;
                         bytes += b;

@@ -5,10 +5,11 @@ use cxloe_wire::random::Random;
 
 use super::{MeasureError, MeasuredRegion};
 
-/// Bytes written or read in one call.
+/// Number of bytes written or read in one call of the port.
 const STEP: usize = 1 << 20;
 
-/// Fills `buffer` with the pattern at region offset `offset`; it differs in every line and for every `seed`.
+/// Fills `buffer` with the pattern at region offset `offset`. The pattern differs from line to line and from
+/// seed to seed.
 fn pattern(offset: u64, seed: u64, buffer: &mut [u8]) {
     for (i, line) in buffer.chunks_exact_mut(LINE_SIZE).enumerate() {
         let mut words = Random::new(seed ^ (offset / LINE_SIZE as u64 + i as u64).rotate_left(32));
@@ -19,8 +20,8 @@ fn pattern(offset: u64, seed: u64, buffer: &mut [u8]) {
 }
 
 impl MeasuredRegion {
-    /// Writes and checks the whole region. Calls `progress` with the number of bytes written and read so far, of twice
-    /// the region's size. Returns the number of bytes compared.
+    /// Writes and checks the whole region, and returns the number of bytes compared. Calls `progress` with
+    /// the number of bytes written and read so far, which ends at twice the region's size.
     pub fn verify(&mut self, seed: u64, progress: &mut dyn FnMut(u64)) -> Result<u64, MeasureError> {
         let mut expected = vec![0_u8; STEP];
         let mut found = vec![0_u8; STEP];
@@ -41,6 +42,7 @@ impl MeasuredRegion {
             let len = (self.bytes - offset).min(STEP as u64) as usize;
             pattern(offset, seed, &mut expected[..len]);
             self.port.read_bytes(self.hpa + offset, &mut found[..len])?;
+            // Comparing whole blocks first is faster than comparing byte by byte.
             if expected[..len] != found[..len] {
                 for (i, (written, found)) in expected[..len].iter().zip(&found[..len]).enumerate() {
                     if written != found {

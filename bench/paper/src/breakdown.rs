@@ -1,7 +1,8 @@
-//! Fig. 8 to 10: latency of writes and reads by parts of their path.
+//! Fig. 8 to 10: latency of writes and reads, divided into the parts of their path.
 //!
-//! Operations pass a [`Path`] one at a time, alternating with and without time stamps, which shows the cost of the time
-//! stamps; then with a full window, as in the paper: as fast as the link permits.
+//! Operations pass a [`Path`] one at a time, alternating between runs with and without time stamps, to show
+//! the cost of the time stamps. Then they pass with a full window, as in the paper: as fast as the link
+//! permits.
 
 use cxloe_link::Backend;
 use cxloe_wire::frame::LINE_SIZE;
@@ -15,39 +16,38 @@ use super::testbed::Testbed;
 use cxloe_measure::clock_cost_ns;
 use cxloe_measure::report::Samples;
 
-/// Untimed operations before the timed ones.
+/// Number of untimed operations before the timed ones.
 const WARM_UP: usize = 200;
 /// Number of alternations between operations with and without time stamps.
 const TURNS: usize = 10;
-/// Operations in flight with a full window; a veth loses frames with more.
+/// Number of operations in flight with a full window; a veth loses frames with more.
 pub const WINDOW: usize = 128;
 
-/// Fig. 8 to 10: four breakdowns, and the conditions of their measurement.
+/// Fig. 8 to 10: four breakdowns, with the conditions of their measurement.
 #[derive(Debug, Serialize)]
 pub struct Breakdowns {
     /// Kind of link at both ends.
     pub backend: String,
     /// Cost of reading the clock in nanoseconds; a request includes seven reads of the clock.
     pub clock_ns: f64,
-    /// Writes one at a time, reads one at a time, then both with a full window.
+    /// Four breakdowns: writes one at a time, reads one at a time, then both with a full window.
     pub each: Vec<Breakdown>,
 }
 
-/// Latency by parts of all operations of one kind.
 #[derive(Debug, Serialize)]
 pub struct Breakdown {
-    /// Name: `fig9` for writes, `fig10` for reads; with a full window, the suffix `_window` follows.
+    /// Name: `fig9` for writes, `fig10` for reads; with a full window followed by `_window`.
     pub name: String,
-    /// Largest number of operations in flight.
+    /// Maximum number of operations in flight.
     pub depth: usize,
-    /// Number of operations whose latency counts.
+    /// Number of operations made, those left out included.
     pub operations: usize,
-    /// Operations left out because their frame did not pass exactly once.
+    /// Number of operations left out because their frame did not pass exactly once.
     pub left_out: usize,
     /// Mean of each part of the path, a to f, in nanoseconds.
     pub mean_ns: [f64; 6],
-    /// Mean of each part in nanoseconds, over the middle half of the requests: without the shortest and the longest
-    /// quarter.
+    /// Mean of each part in nanoseconds over the middle half of the requests, that is, without the shortest
+    /// and the longest quarter.
     pub middle_ns: [f64; 6],
     /// Mean of the whole latency, in nanoseconds.
     pub total_mean_ns: f64,
@@ -55,22 +55,19 @@ pub struct Breakdown {
     pub total_min_ns: u64,
     /// Share of the network (parts b and e) in the middle half's latency, in percent.
     pub network_percent: f64,
-    /// Single requests for the picture, evenly spread over all requests.
+    /// Single requests for the picture, at even distances among all requests.
     pub points: Vec<Point>,
     /// Samples of the whole latency, and of each part.
     #[serde(skip)]
     pub samples: Vec<Samples>,
-    /// Samples of operations without time stamps; `None` with a full window.
+    /// Samples of the operations without time stamps; `None` with a full window.
     #[serde(skip)]
     pub plain: Option<Samples>,
 }
 
-/// Parts of a single operation's latency.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Point {
-    /// Number of the operation, from 1.
     pub request: usize,
-    /// Parts of the operation's latency, in nanoseconds.
     pub parts: LatencyParts,
 }
 
@@ -97,8 +94,10 @@ impl Breakdowns {
             for turn in 1..=TURNS {
                 ends.check()?;
                 let count = operations * turn / TURNS - operations * (turn - 1) / TURNS;
+                // Short turns let changes of the machine's speed affect both kinds alike.
                 for notes in [false, true] {
                     path.note(notes);
+                    // During these operations caches warm up, and the memory node's thread notices the flag.
                     path.run(&draw(write, WARM_UP), 1)?;
                     let passed = path.run(&draw(write, count), 1)?;
                     match notes {
@@ -128,14 +127,13 @@ impl Breakdowns {
     /// Number of `progress` calls in a measurement.
     pub const STEPS: u64 = 4;
 
-    /// Breakdown called `name`, for example `fig9`.
     pub fn get(&self, name: &str) -> Option<&Breakdown> {
         self.each.iter().find(|one| one.name == name)
     }
 }
 
 impl Breakdown {
-    /// Computes the breakdown from the time stamps of both ends.
+    /// Computes the breakdown from the time stamps that both ends recorded.
     pub fn of(
         name: &str,
         depth: usize,
@@ -185,7 +183,7 @@ impl Breakdown {
     }
 }
 
-/// Mean of each part; 0 without requests.
+/// Returns the mean of each part; 0 without requests.
 fn means(of: &[LatencyParts]) -> [f64; 6] {
     let sum = |part: usize| of.iter().map(|parts| parts.0[part]).sum::<u64>();
     std::array::from_fn(|part| sum(part) as f64 / of.len().max(1) as f64)
@@ -227,7 +225,8 @@ mod tests {
         assert_eq!(summary[0].name, "fig9_total");
         let sum: f64 = summary[1..].iter().map(|part| part.mean).sum();
         assert!((sum / summary[0].mean - 1.0).abs() < 1e-3, "within the histogram's three digits");
-        // Whole latencies are 5 200 to 5 497; without the shortest and longest quarter, their mean is near the middle.
+        // Whole latencies are 5200 to 5497 ns; without the shortest and longest quarter, their mean is near
+        // the middle.
         let middle: f64 = of.middle_ns.iter().sum();
         assert!((5_270.0..5_430.0).contains(&middle), "{middle}");
         let network = of.middle_ns[1] + of.middle_ns[4];

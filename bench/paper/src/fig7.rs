@@ -1,7 +1,7 @@
-//! Fig. 7: latency of 64 bytes, of this system and of others on the same cable.
+//! Fig. 7: latency of 64-byte operations, of this system and of others on the same cable.
 //!
-//! Each round measures this system and frames without a session over each kind of link, then the sockets. A change of
-//! the machine's conditions thus affects all of them alike.
+//! Each round measures this system and frames without a session over each kind of link, then sockets. A
+//! change of the machine's conditions thus affects all of them alike.
 
 use cxloe_link::Backend;
 use cxloe_wire::random::Random;
@@ -15,31 +15,29 @@ use cxloe_measure::latency::LatencyResults;
 use cxloe_measure::report::Samples;
 use cxloe_measure::{MeasureError, MeasuredRegion};
 
-/// Numbers of operations to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
-    /// Number of alternations between this system and the others.
+    /// Number of rounds, in which this system and the others alternate.
     pub rounds: u32,
-    /// Number of operations of each kind in a round.
     pub operations: u64,
-    /// Number of operations in a round over sockets that sleep, which take longer.
+    /// Number of operations in a round over sockets whose ends sleep, which take longer.
     pub sleeping: u64,
 }
 
-/// Names of the measured latencies, and links that could not be measured.
+/// Latencies of Fig. 7 by name, and the links that could not be measured.
 #[derive(Debug, Default, Serialize)]
 pub struct Fig7 {
     /// Links over which this system was measured; the headline figure is of the first.
     pub links: Vec<String>,
-    /// Links that could not be measured, with the reasons.
+    /// Links that could not be measured, each with the reason.
     pub missing: Vec<String>,
-    /// Names of results in the report: this system's first, then those to compare with.
+    /// Names of the latencies in the report: this system's first, then those for comparison.
     pub names: Vec<String>,
     #[serde(skip)]
     pub(super) samples: Vec<Samples>,
 }
 
-/// Kinds of sockets: name, transport, and whether both ends spin.
+/// Kinds of sockets: name, transport, and whether both ends spin instead of sleeping.
 const SOCKETS: [(&str, Transport, bool); 4] = [
     ("udp_spinning", Transport::Udp, true),
     ("tcp_spinning", Transport::Tcp, true),
@@ -47,14 +45,14 @@ const SOCKETS: [(&str, Transport, bool); 4] = [
     ("tcp_sleeping", Transport::Tcp, false),
 ];
 
-/// Number of progress steps in all rounds: four for each link, one for each kind of socket.
+/// Returns the number of `progress` calls in all rounds: four for each link, one for each kind of socket.
 pub fn steps(backends: &[Backend], rounds: u32) -> u64 {
     u64::from(rounds) * (4 * backends.len() + SOCKETS.len()) as u64
 }
 
 impl Fig7 {
-    /// Measures this system and all others, on links of the kinds `backends`. A link that does not work here is listed
-    /// as missing.
+    /// Measures this system and all others, over each of the links `backends`. A link that fails in the first
+    /// round is listed as missing.
     pub fn measure(
         ends: &Testbed,
         backends: &[Backend],
@@ -72,6 +70,7 @@ impl Fig7 {
                 let mut random = Random::new(64 + u64::from(round));
                 match one_round(ends, *backend, (amount.operations, bounce), &mut random, results, progress) {
                     Ok(()) => {}
+                    // A kind of link that this machine lacks fails at its first use.
                     Err(PaperError::Link(error)) if round == 0 => {
                         fig.missing.push(format!("{backend}: {error}"));
                         broken.push(*backend);
@@ -98,7 +97,7 @@ impl Fig7 {
         Ok(fig)
     }
 
-    /// Measures this system alone, with an existing memory node.
+    /// Measures this system alone, over a link to a memory node that runs already.
     pub(crate) fn over_link(
         target: &mut MeasuredRegion,
         amount: Amount,
@@ -120,7 +119,7 @@ impl Fig7 {
         Ok(fig)
     }
 
-    /// Measures lines of local memory, a lower bound for lines of remote memory.
+    /// Measures reads of lines in local memory, the lower limit for lines in remote memory.
     fn local(&mut self) -> Result<(), MeasureError> {
         let mut local = Samples::fine("dram64");
         Local::new().reads(2_000, &mut local);
@@ -130,12 +129,13 @@ impl Fig7 {
     }
 
     fn name(&mut self) {
+        // Without an echo from the memory node, there are no samples of it.
         self.samples.retain(|samples| samples.summary().is_some());
         self.names = self.samples.iter().map(|s| s.name().to_owned()).collect();
     }
 }
 
-/// Measures this system and frames without a session in one round, over a link opened for the round.
+/// Measures this system and frames without a session in one round, over a link opened for this round.
 fn one_round(
     ends: &Testbed,
     backend: Backend,

@@ -1,4 +1,4 @@
-//! A request's latency by parts, as in Fig. 8: the arithmetic, from time stamps of both ends.
+//! Latency of a request by the parts of Fig. 8, computed from time stamps of both ends.
 //!
 //! ```text
 //!            CN                       Ethernet                        MN
@@ -6,15 +6,15 @@
 //!    done <--f-- arrived <----------------e--------------- left <----d-----'
 //! ```
 //!
-//! Both ends record their time stamps separately ([`RequesterTimestamps`], [`NodeTimestamps`]); afterwards [`join`]
-//! matches them. All come from one clock, so that the six parts of a request add up to its total exactly, in whole
-//! nanoseconds.
+//! Both ends record their time stamps separately ([`RequesterTimestamps`], [`NodeTimestamps`]); afterwards
+//! [`join`] matches them. All time stamps are from one clock, so that the six parts of a request add up to
+//! its total exactly, in whole nanoseconds.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
-/// Name of each part in the paper, its meaning there, and the time stamps of this software at its start and end.
+/// Name of each part in the paper, its meaning there, and the software's steps between its two time stamps.
 pub const PARTS: [(&str, &str, &str); 6] = [
     (
         "a",
@@ -31,9 +31,8 @@ pub const PARTS: [(&str, &str, &str); 6] = [
 /// Time stamps of a request at the memory node, in nanoseconds of the common clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTimestamps {
-    /// Address of the line in the memory node's memory (CMem).
+    /// CMem address of the line.
     pub addr: u64,
-    /// True for a write, false for a read.
     pub write: bool,
     /// Time at which the worker received the frame.
     pub arrived: u64,
@@ -46,9 +45,8 @@ pub struct NodeTimestamps {
 /// Time stamps of a request at the compute node, in nanoseconds of the common clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequesterTimestamps {
-    /// Address of the line in the memory node's memory (CMem).
+    /// CMem address of the line.
     pub addr: u64,
-    /// True for a write, false for a read.
     pub write: bool,
     /// Time at which the operation was submitted.
     pub asked: u64,
@@ -65,7 +63,8 @@ pub struct RequesterTimestamps {
 pub struct LatencyParts(pub [u64; 6]);
 
 impl LatencyParts {
-    /// Parts of a request from its time stamps at both ends; `None` if the time stamps are out of order.
+    /// Computes the parts of a request from its time stamps at both ends; `None` if the time stamps are out
+    /// of order.
     pub fn of(sent: &RequesterTimestamps, seen: &NodeTimestamps) -> Option<LatencyParts> {
         let moments = [sent.asked, sent.left, seen.arrived, seen.access, seen.left, sent.arrived, sent.done];
         let mut parts = [0; 6];
@@ -75,19 +74,18 @@ impl LatencyParts {
         Some(LatencyParts(parts))
     }
 
-    /// Whole latency: the sum of the parts.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Latency of the Ethernet: the sum of parts b and e.
+    /// Returns the latency of the Ethernet: the sum of parts b and e.
     pub fn network(&self) -> u64 {
         self.0[1] + self.0[4]
     }
 }
 
-/// Parts of each request in `sent`, in the same order. A request has `None` if the memory node received it never or
-/// more than once, which happens when a frame is lost and sent again.
+/// Returns the parts of each request in `sent`, in the same order. A request has `None` if the memory node
+/// received it never or more than once, which happens when a frame is lost and sent again.
 pub fn join(sent: &[RequesterTimestamps], seen: &[NodeTimestamps]) -> Vec<Option<LatencyParts>> {
     let mut by_line: HashMap<(u64, bool), Vec<&NodeTimestamps>> = HashMap::new();
     for one in seen {
@@ -95,6 +93,8 @@ pub fn join(sent: &[RequesterTimestamps], seen: &[NodeTimestamps]) -> Vec<Option
     }
     let parts_of = |one: &RequesterTimestamps| {
         let candidates = by_line.get(&(one.addr, one.write))?;
+        // Requests for the same line are told apart by time: only one of them fits between the requester's
+        // time stamps.
         let mut fitting = candidates.iter().filter_map(|seen| LatencyParts::of(one, seen));
         let parts = fitting.next()?;
         fitting.next().is_none().then_some(parts)
@@ -102,7 +102,8 @@ pub fn join(sent: &[RequesterTimestamps], seen: &[NodeTimestamps]) -> Vec<Option
     sent.iter().map(parts_of).collect()
 }
 
-/// `count` evenly spread numbers below `of`, including the first and the last: the requests shown in Fig. 9 and 10.
+/// Returns `count` evenly spread numbers below `of`, the first and the last included: the requests that Fig.
+/// 9 and 10 show.
 pub(crate) fn evenly(of: usize, count: usize) -> Vec<usize> {
     match (of, count.min(of)) {
         (0, _) | (_, 0) => Vec::new(),
@@ -147,7 +148,8 @@ mod tests {
     #[test]
     fn both_ends_are_joined_by_line_and_time() {
         let write = RequesterTimestamps { write: true, ..sent(64, 30_000) };
-        // The same line occurs twice, with another one between, and in another order at the other end.
+        // The same line occurs twice, with another one between, and the memory node has recorded them in
+        // another order.
         let at_cn = [sent(64, 0), sent(128, 10_000), sent(64, 20_000), write];
         let at_mn = [seen(128, 10_000), seen(64, 20_000), seen(64, 0)];
         let joined = join(&at_cn, &at_mn);

@@ -1,6 +1,6 @@
-//! # cxloe-paper: the paper's evaluation from this system
+//! # cxloe-paper: the evaluation of the paper "CXL over Ethernet", repeated with this system
 //!
-//! Fig. 7 to 12, Table II to IV, each beside the paper's own values.
+//! Fig. 7 to 12 and Table II to IV, each beside the values that the paper states.
 //!
 //! ```text
 //!   Testbed (lab, worker, port) --> fig7, breakdown (path, parts), table2, table3 --.
@@ -8,8 +8,8 @@
 //!   values.json (the paper)  -----------------------------------------------------'              `-> Section --> page, CSV, terminal
 //! ```
 //!
-//! [`measure`] carries out a [`Plan`]. Every time goes into a [`Report`] of the usual schema; all other results are in
-//! [`Evaluation`]. [`sections()`] lays both out beside [`values()`].
+//! [`measure`] carries out a [`Plan`]. Every latency becomes part of a [`Report`] of the usual schema; all
+//! other results are in [`Evaluation`]. [`sections()`] shows both beside the paper's [`values()`].
 
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -58,11 +58,11 @@ use cxloe_lab::Interrupt;
 use cxloe_measure::MeasuredRegion;
 use cxloe_measure::report::{Report, Samples};
 
-/// A part of the evaluation.
+/// Figures and tables of the paper; those that are measured together are one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EvaluationPart {
-    /// 64 bytes: this system, sockets and the bare link
+    /// Latency of 64 bytes: this system, sockets and the bare link
     Fig7,
     /// Latency by parts a to f, for writes and reads (Fig. 8, 9 and 10)
     #[value(aliases = ["fig9", "fig10"])]
@@ -80,12 +80,12 @@ pub enum EvaluationPart {
 }
 
 impl EvaluationPart {
-    /// True if both ends must be in this process, so that the part cannot be measured with an external memory node.
+    /// Returns true if both ends must be in this process, so that an external memory node cannot be used.
     fn needs_both_ends(self) -> bool {
         self == EvaluationPart::Fig8
     }
 
-    /// True if the part sends frames over a link.
+    /// Returns true if the part sends frames over a link.
     fn needs_a_link(self) -> bool {
         matches!(
             self,
@@ -94,43 +94,36 @@ impl EvaluationPart {
     }
 }
 
-/// Parts of the evaluation to measure, and their parameters.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Figures and tables to measure.
     pub parts: BTreeSet<EvaluationPart>,
     /// True to measure a tenth of the operations.
     pub quick: bool,
-    /// Kind of link. `auto` selects the fastest for all parts, and for Fig. 7 also packet rings.
+    /// Kind of link. `auto` selects the fastest for all parts; Fig. 7 is then measured over packet rings as
+    /// well.
     pub link: Backend,
-    /// Size of the region in bytes.
     pub bytes: u64,
     /// MTU of the lab's cables, in bytes.
     pub mtu: u32,
 }
 
-/// Results of the evaluation that are no times.
+/// Results of the evaluation other than latencies. A figure or table is `None` if it was not requested.
 #[derive(Debug, Default, Serialize)]
 pub struct Evaluation {
     /// True if a tenth of the operations was measured.
     pub quick: bool,
     /// True if this program was built without optimisation, which makes its times meaningless.
     pub debug_build: bool,
-    /// Parts that were left out, each with the reason.
+    /// Parts that could not be measured, each with the reason.
     pub left_out: Vec<String>,
-    /// Results for Fig. 7: latency of 64 bytes.
     pub fig7: Option<Fig7>,
-    /// Results for Fig. 8 to 10: latency by parts of the path.
     pub fig8: Option<Breakdowns>,
-    /// Results for Table II: cases of the line cache.
     pub table2: Option<Table2>,
-    /// Results for Fig. 11: rates by threshold.
     pub fig11: Option<Fig11>,
-    /// Results for Fig. 12: rates by initial rate.
     pub fig12: Option<Fig12>,
-    /// Results for Table III: CPU time and memory.
     pub table3: Option<Table3>,
-    /// True if Table IV is requested; all of it is constant except latencies.
+    /// True if Table IV is requested; its only measured values are latencies.
     pub table4: bool,
 }
 
@@ -139,7 +132,6 @@ impl Plan {
         if self.quick { full / 10 } else { full }
     }
 
-    /// Numbers of operations for Fig. 7.
     fn amount(&self) -> Amount {
         let rounds = if self.quick { 2 } else { 8 };
         Amount { rounds, operations: self.of(10_000), sleeping: self.of(2_000) }
@@ -149,17 +141,17 @@ impl Plan {
         if self.quick { 2 } else { 10 }
     }
 
-    /// Duration of the measurement of each wait style in Table III.
+    /// Returns the duration of the measurement of each wait style in Table III.
     fn each(&self) -> Duration {
         Duration::from_millis(self.of(600).max(100))
     }
 
-    /// Number of operations of each kind for Fig. 8 to 10; in a full run as many as in the paper.
+    /// Returns the number of operations of each kind for Fig. 8 to 10; a full run has as many as the paper.
     fn operations(&self) -> usize {
         self.of(values().fig9.operations as u64) as usize
     }
 
-    /// Kinds of links on which Fig. 7 is measured.
+    /// Returns the kinds of links over which Fig. 7 is measured.
     fn backends(&self) -> Vec<Backend> {
         match self.link {
             any if any.is_auto() => vec![Backend::Xdp, Backend::Packet],
@@ -167,7 +159,7 @@ impl Plan {
         }
     }
 
-    /// Approximate number of `progress` calls of the plan.
+    /// Returns the approximate number of `progress` calls of the plan.
     pub fn steps(&self) -> u64 {
         let of = |part: &EvaluationPart| match part {
             EvaluationPart::Fig7 => fig7::steps(&self.backends(), self.amount().rounds),
@@ -183,7 +175,7 @@ impl Plan {
         self.parts.contains(&part)
     }
 
-    /// Evaluation with the simulated and constant parts of the plan only.
+    /// Begins an evaluation, with the simulated and constant parts of the plan only.
     fn begin(&self, progress: &mut dyn FnMut(&str)) -> Evaluation {
         let model = Model::default();
         let mut simulate = |part, what: &str| {
@@ -206,11 +198,11 @@ impl Plan {
     }
 }
 
-/// Evaluation with the measured link, its wait style and the round trip between cores; `None` if the plan needed no
-/// link.
+/// Evaluation, with the measured link, its wait style, and the cache-line round trip between the cores in
+/// nanoseconds; `None` if the plan needed no link.
 pub type Measured = (Evaluation, Option<(LinkInfo, WaitStyle, Option<f64>)>);
 
-/// Carries out `plan` in a lab of its own. Calls `progress` for each step.
+/// Carries out `plan` in a lab made for it. Calls `progress` for each step.
 pub fn measure(
     plan: &Plan,
     interrupt: &Interrupt,
@@ -224,7 +216,7 @@ pub fn measure(
     progress("setting up");
     let ends = Testbed::new(plan.bytes, plan.mtu, interrupt.clone())?;
     let bounce = ends.bounce();
-    // `auto` is resolved once, so that all parts use the same link.
+    // `auto` is resolved once, so that all parts use the same kind of link.
     let info = ends.link_info(plan.link)?;
     let backend: Backend = info.backend.parse().unwrap_or(plan.link);
     if plan.includes(EvaluationPart::Fig7) {
@@ -246,7 +238,7 @@ pub fn measure(
     Ok((found, Some((info, ends.wait(), bounce))))
 }
 
-/// Measures those parts of `plan` that are possible with an existing memory node.
+/// Measures those parts of `plan` that are possible over a link to a memory node that runs already.
 pub fn measure_over(
     plan: &Plan,
     target: &mut MeasuredRegion,
@@ -274,7 +266,6 @@ pub fn measure_over(
 }
 
 impl Evaluation {
-    /// Samples of all measured times.
     pub fn samples(&self) -> Vec<&Samples> {
         let mut all: Vec<&Samples> = Vec::new();
         all.extend(self.fig7.iter().flat_map(|fig| &fig.samples));
@@ -286,8 +277,8 @@ impl Evaluation {
         all
     }
 
-    /// JSON text: the report's fields, and `paper` with the other results (`here`) and the paper's values (`values`).
-    /// Readers of reports ignore `paper`.
+    /// Formats the report as JSON with an additional field `paper`, which has the other results (`here`) and
+    /// the paper's values (`values`). Programs that read reports ignore `paper`.
     pub fn json(&self, report: &Report) -> String {
         #[derive(Serialize)]
         struct Whole<'a> {

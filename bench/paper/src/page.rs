@@ -1,4 +1,4 @@
-//! The evaluation as one HTML page without scripts, fonts or other files.
+//! The evaluation as one HTML page that needs no scripts, fonts or other files.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -7,7 +7,8 @@ use super::{Evaluation, values};
 use cxloe_measure::report::Report;
 use cxloe_measure::report::html::{self, entry};
 
-/// CSS of this page, in addition to that of every report.
+/// Style rules of this page, in addition to those of every report. Pictures have a white ground for use
+/// outside of the page; the last rule removes it, so that they suit a dark screen.
 const OWN_STYLE: &str = "
 nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0; } nav a { color: inherit; }
 section { border-top: 2px solid var(--grid); margin-top: 2.5rem; }
@@ -21,7 +22,7 @@ dl { max-width: 45rem; } dt { font-weight: 600; } dd { margin: 0 0 .6rem; }
 [fill=\"#FFFFFF\"] { fill: none; }
 ";
 
-/// HTML page with `sections` of the evaluation `found`, measured under the conditions of `report`.
+/// Returns the page with `sections` of the evaluation `found`, measured under the conditions of `report`.
 pub fn page(found: &Evaluation, report: &Report, sections: &[Section]) -> String {
     let paper = values();
     html::page(
@@ -45,7 +46,7 @@ pub fn page(found: &Evaluation, report: &Report, sections: &[Section]) -> String
     )
 }
 
-/// Warnings to show before the first section.
+/// Returns the reasons to distrust this run's figures, to be shown before the first section.
 pub(super) fn warnings(found: &Evaluation) -> Vec<String> {
     let mut all = Vec::new();
     if found.debug_build {
@@ -90,7 +91,7 @@ fn figure(picture: &Picture) -> Markup {
 }
 
 fn table(grid: &Grid) -> Markup {
-    // A column whose first cell is text is aligned left.
+    // A column with text in any row is aligned left, as text is read.
     let is_words = |column: usize| grid.rows.iter().any(|row| matches!(row.get(column), Some(Cell::Text(_))));
     let class: Vec<Option<&str>> =
         (0..grid.columns.len()).map(|column| is_words(column).then_some("words")).collect();

@@ -1,10 +1,10 @@
-//! Requests timed along their path (Fig. 8): the memory node's service in a thread of its own, the engine in the
-//! calling thread, and a time stamp at both ends of each step of a request.
+//! Requests timed along their path (Fig. 8). The memory node's service has a thread of its own, the engine is
+//! in the calling thread, and both take time stamps between the steps of a request.
 //!
-//! The loops are those of the daemons, with time stamps between their steps. No frame is added for measuring: each end
-//! records into its own memory, and [`super::latency_parts::join`] matches the records afterwards. Both ends read
-//! CLOCK_MONOTONIC, which is the same on all cores. The same loops without time stamps show the cost of the time
-//! stamps.
+//! The loops are those of the daemons, except for the time stamps. No frame is added for measuring: each end
+//! records into its own memory, and [`super::latency_parts::join`] matches the records afterwards. Both ends
+//! read CLOCK_MONOTONIC, which is the same on all cores. The same loops without time stamps show the cost of
+//! the time stamps.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,14 +28,16 @@ use super::PaperError;
 use super::latency_parts::{NodeTimestamps, RequesterTimestamps};
 use super::testbed::Testbed;
 
-/// Most frames taken from a ring at once, as in the worker and the port.
+/// Maximum number of frames taken from a ring at once, as in the worker and the port.
 const BATCH: usize = 64;
-/// Longest time until all operations have ended.
+/// Time limit for all operations of a call.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
-/// Iterations without a frame between two reads of the clock and the flags.
+/// Number of iterations without a frame between two reads of the clock and the flags, which take time
+/// themselves.
 const SPINS: u32 = 64;
 
-/// Clock of both ends: nanoseconds of CLOCK_MONOTONIC since a common start, never 0.
+/// Clock of both ends: nanoseconds of CLOCK_MONOTONIC since a common start. Never 0, which stands for "not
+/// recorded".
 #[derive(Clone, Copy)]
 struct Common(Instant);
 
@@ -46,7 +48,7 @@ impl Common {
     }
 }
 
-/// Time at which the service last accessed the pool; recorded only while time stamps are on.
+/// Time at which the service last accessed the pool, recorded only while time stamps are on.
 #[derive(Clone)]
 struct Access {
     clock: Common,
@@ -63,14 +65,14 @@ impl Trace for Access {
     }
 }
 
-/// Flags shared by both threads.
+/// Orders of the calling thread to the memory node's thread: to stop, and to take time stamps.
 #[derive(Default)]
 struct Flags {
     stop: AtomicBool,
     notes: AtomicBool,
 }
 
-/// Path of requests with both ends running, ready for operations.
+/// Both ends of the path, running and ready for operations.
 pub struct Path {
     clock: Common,
     flags: Arc<Flags>,
@@ -84,7 +86,6 @@ pub struct Path {
 pub struct Operation {
     /// Offset of the line in the region, a multiple of 64 bytes.
     pub offset: u64,
-    /// True for a write, false for a read.
     pub write: bool,
 }
 
@@ -113,7 +114,7 @@ impl Path {
                 serve(link, config, table, clock, &shared)
             })
             .map_err(PaperError::io("starting the memory node's thread"))?;
-        // An error after this point must end the memory node's thread.
+        // An error must end the memory node's thread, which polls until it is told to stop.
         let opened = ends.port(backend, ends.wait());
         match opened {
             Ok((port, _)) => {
@@ -127,13 +128,14 @@ impl Path {
         }
     }
 
-    /// Switches the time stamps of both ends on or off; the start and the end of each operation are always recorded.
+    /// Switches the time stamps of both ends on or off. The beginning and the end of each operation are
+    /// recorded always.
     pub fn note(&self, on: bool) {
         self.flags.notes.store(on, Ordering::Release);
     }
 
-    /// Executes `operations`, at most `depth` in flight, and returns the compute node's time stamps of each. The fields
-    /// `left` and `arrived` are 0 while time stamps are off.
+    /// Executes `operations` with at most `depth` in flight, and returns the compute node's time stamps of
+    /// each. The fields `left` and `arrived` are 0 while time stamps are off.
     pub fn run(
         &mut self,
         operations: &[Operation],
@@ -163,7 +165,8 @@ impl Path {
             while next < operations.len() && next - taker.done < depth {
                 let (at, number) = (self.hpa + operations[next].offset, next as u64);
                 let id = RequestId::Number(next as u32);
-                // Time of the first attempt: the wait for room in the window counts as part a.
+                // The time of the first attempt counts, so that the wait for room in the window belongs to
+                // part a.
                 if taker.sent[next].asked == 0 {
                     taker.sent[next].asked = clock.now();
                 }
@@ -176,8 +179,8 @@ impl Path {
                 };
                 match begun {
                     Ok(true) => next += 1,
-                    // Without a cache, only an operation whose session was lost is answered locally; its parts are
-                    // meaningless.
+                    // Without a cache, only an operation whose session was lost is answered locally; such an
+                    // operation has no parts.
                     Ok(false) => {
                         taker.arrived = 0;
                         taker.end(id);
@@ -206,7 +209,7 @@ impl Path {
                     link.flush()?;
                 }
                 if self.node.as_ref().is_some_and(JoinHandle::is_finished) {
-                    // The memory node's thread ends without a request to stop only by an error.
+                    // Nobody has told the thread to stop, so it has ended by an error.
                     return self.close_node().map(|_| Vec::new());
                 }
                 if started.elapsed() > RUN_TIMEOUT {
@@ -220,7 +223,7 @@ impl Path {
         Ok(taker.sent)
     }
 
-    /// Closes both ends; returns the memory node's time stamps.
+    /// Ends the memory node's thread and returns its time stamps; drops the compute node's end.
     pub fn close(mut self) -> Result<Vec<NodeTimestamps>, PaperError> {
         self.close_node()
     }
@@ -235,7 +238,7 @@ impl Path {
     }
 }
 
-/// Passes received frames to the engine.
+/// Passes received frames to the engine, each with its time of arrival.
 #[inline]
 fn receive(
     link: &mut dyn Link,
@@ -254,10 +257,10 @@ fn receive(
     })
 }
 
-/// Records when operations complete.
+/// Receiver of completions, which records their times.
 struct Taker {
     clock: Common,
-    /// Arrival time of the frame that the engine is handling.
+    /// Time of arrival of the frame that the engine is handling.
     arrived: u64,
     done: usize,
     error: Option<EngineError>,
@@ -290,7 +293,7 @@ impl Sink for Taker {
     }
 }
 
-/// Loop of the memory node: a worker's loop with time stamps.
+/// Runs the memory node until it is told to stop: a worker's loop with time stamps.
 fn serve(
     mut link: Box<dyn Link>,
     config: ResponderConfig,
@@ -314,6 +317,7 @@ fn serve(
             }
             let arrived = clock.now();
             let header = Header::parse(frame);
+            // A frame that does not access the pool, or is dropped, leaves 0.
             access.at.set(0);
             service.handle(frame, now, tx);
             if let (Some(header), access @ 1..) = (header, access.at.get()) {

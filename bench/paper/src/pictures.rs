@@ -1,4 +1,5 @@
-//! Pictures of the evaluation: latencies as bars on one logarithmic axis, and requests by parts as stacked bars.
+//! Pictures of the evaluation: latencies as bars on one logarithmic axis, and requests as stacks of their
+//! parts.
 
 use plotters::element::{PathElement, Rectangle};
 use plotters::style::Color;
@@ -9,24 +10,23 @@ use cxloe_measure::report::ReportError;
 use cxloe_measure::report::chart::{self, Axis, GRID, INK};
 use cxloe_measure::report::units;
 
-/// Font size of the labels.
+/// Height of labels in pixels.
 const SMALL: f64 = 22.0;
 /// Distance from one bar to the next, in pixels.
 const ROW: i32 = 38;
 
-/// Bar of a picture, for one latency.
+/// Bar of a picture, which shows one latency.
 pub struct Bar {
-    /// Label next to the bar.
     pub name: String,
     /// Length of the bar, in nanoseconds.
     pub ns: f64,
     /// Minimum and maximum in nanoseconds, drawn as a line over the bar.
     pub range: Option<(f64, f64)>,
-    /// Index of the bar's colour.
+    /// Index of the bar's colour in [`chart::series`].
     pub colour: usize,
 }
 
-/// Picture of latencies as bars on a logarithmic axis, as SVG.
+/// Draws latencies as bars on a logarithmic axis, as SVG.
 pub fn latencies(title: &str, bars: &[Bar]) -> Result<String, ReportError> {
     let longest = bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0) as i32;
     let start = (longest * 11 + 24).min(500);
@@ -59,11 +59,11 @@ pub fn latencies(title: &str, bars: &[Bar]) -> Result<String, ReportError> {
     })
 }
 
-/// Picture of a breakdown as SVG: single requests as stacked bars, with part a at the bottom, and the mean of the
-/// middle half at the left.
+/// Draws a breakdown as SVG: single requests as stacks with part a at the bottom, and on the left the mean of
+/// the middle half.
 pub fn stacked(of: &Breakdown) -> Result<String, ReportError> {
     let totals = of.points.iter().map(|point| point.parts.total() as f64);
-    // The axis is limited: a single outlier would flatten all other bars.
+    // Without this limit of the axis, a single outlier would flatten all other bars.
     let usual = of.middle_ns.iter().sum::<f64>().max(1.0);
     let top = totals.fold(usual, f64::max).min(usual * 4.0) * 1.08;
     let (left, right) = (130, 940);
@@ -91,7 +91,8 @@ pub fn stacked(of: &Breakdown) -> Result<String, ReportError> {
                 from += part;
             }
             chart::sized_text(area, name, SMALL, (middle, y.at(0.0) + 10), HPos::Center, VPos::Top)?;
-            // The label is the sum of the bar's parts, without decimals if it is long.
+            // The label is the sum of the parts; a long one would overlap its neighbour, so it has no
+            // decimals.
             let words = format!("{:.*}", if from < 1e5 { 2 } else { 0 }, from / 1e3);
             chart::sized_text(area, &words, SMALL, (middle, y.at(from) - 4), HPos::Center, VPos::Bottom)?;
             if index == 0 {

@@ -1,44 +1,38 @@
-//! A section of the evaluation for display: tables whose cells have units, pictures, and text.
+//! Sections of the evaluation for display: tables whose cells have units, pictures, and text.
 //!
-//! Sections are made from the results and the paper's values (`sections.rs`), and shown on the page, in the terminal
-//! and in CSV files.
+//! `sections.rs` makes sections from the results and the paper's values. They are shown on the page, in the
+//! terminal and in CSV files.
 
 use comfy_table::ContentArrangement;
 
 use cxloe_measure::report::table::new_table;
 use cxloe_measure::report::{csv, units};
 
-/// Width of tables on a terminal, in columns.
 const TERMINAL: u16 = 140;
 
-/// Value in a table, with its unit.
+/// Value in a table, with its unit by its variant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Words, which have no unit.
+    /// Text, which has no unit.
     Text(String),
-    /// A time in nanoseconds.
     Ns(f64),
-    /// An amount of memory in bytes.
     Bytes(f64),
-    /// A rate in operations per second.
     PerSecond(f64),
-    /// A share in percent.
+    /// Share in percent, not as a fraction.
     Percent(f64),
     /// A number without a unit, or with the unit of its column.
     Number(f64),
     /// A whole number without a unit.
     Count(u64),
-    /// Cell without a value.
     Empty,
 }
 
 impl Cell {
-    /// Makes a cell of text.
     pub fn text(words: impl Into<String>) -> Cell {
         Cell::Text(words.into())
     }
 
-    /// Text for readers: three digits and a unit.
+    /// Formats the value for people: three significant digits and a unit.
     pub fn shown(&self) -> String {
         match self {
             Cell::Text(words) => words.clone(),
@@ -52,7 +46,7 @@ impl Cell {
         }
     }
 
-    /// Text for CSV: the number without its unit.
+    /// Formats the value for CSV, without its unit, which is in the column's name.
     fn csv(&self) -> String {
         match self {
             Cell::Text(words) => words.clone(),
@@ -69,34 +63,32 @@ impl Cell {
     }
 }
 
-/// Table whose columns each have a heading, and for the CSV file a name that includes the unit.
+/// Table with a heading for each column, and a name for the CSV file that includes the unit.
 #[derive(Clone, Debug)]
 pub struct Grid {
     /// Name of the table's CSV file, without extension.
     pub file: String,
-    /// Caption above the table.
     pub caption: String,
     /// Heading and CSV name of each column.
     pub columns: Vec<(String, String)>,
-    /// Rows, with a cell for each column.
     pub rows: Vec<Vec<Cell>>,
 }
 
 impl Grid {
-    /// Makes a table without rows; a column is its heading and its CSV name.
+    /// Makes a table without rows; each column is given by its heading and its CSV name.
     pub fn new(file: &str, caption: &str, columns: &[(&str, &str)]) -> Grid {
         let columns = columns.iter().map(|(head, csv)| ((*head).into(), (*csv).into())).collect();
         Grid { file: file.into(), caption: caption.into(), columns, rows: Vec::new() }
     }
 
-    /// Table as comma-separated values.
+    /// Formats the table as comma-separated values.
     pub fn csv(&self) -> String {
         let heads = self.columns.iter().map(|(_, name)| name.clone()).collect();
         let rows = self.rows.iter().map(|row| row.iter().map(Cell::csv).collect());
         csv::text(std::iter::once::<Vec<String>>(heads).chain(rows))
     }
 
-    /// Table as text for a terminal; long cells are wrapped.
+    /// Formats the table for a terminal; long cells are wrapped.
     pub fn text(&self) -> String {
         let mut table = new_table(self.columns.iter().map(|(head, _)| head.clone()));
         for row in &self.rows {
@@ -107,35 +99,29 @@ impl Grid {
     }
 }
 
-/// A picture with its title and legend.
 #[derive(Clone, Debug)]
 pub struct Picture {
-    /// Title above the picture.
     pub title: String,
-    /// Source text of the SVG image.
     pub svg: String,
-    /// Index of each colour used, and its meaning.
+    /// Indices of the colours used, each with its meaning.
     pub legend: Vec<(usize, String)>,
 }
 
-/// Section for one figure or table of the paper.
 #[derive(Clone, Debug)]
 pub struct Section {
     /// Identifier of the section in links and options.
     pub id: &'static str,
-    /// Heading of the section.
     pub title: String,
-    /// Place in the paper: its figure or table.
+    /// Figure or table of the paper from which the values are taken.
     pub source: String,
     /// Findings, in whole sentences.
     pub findings: Vec<String>,
-    /// Pictures, in order.
     pub pictures: Vec<Picture>,
     /// Tables, below the pictures.
     pub grids: Vec<Grid>,
-    /// Text on which results can be compared with the paper.
+    /// Text on the results that can be compared with the paper.
     pub comparable: &'static str,
-    /// Text on which results cannot be compared with the paper.
+    /// Text on the results that cannot be compared with the paper.
     pub not_comparable: &'static str,
 }
 

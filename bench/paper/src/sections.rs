@@ -1,4 +1,4 @@
-//! Sections that show results next to the paper's values.
+//! Sections of the evaluation, each with this system's results next to the paper's values.
 
 use super::breakdown::{Breakdown, Breakdowns};
 use super::latency_parts::PARTS;
@@ -10,12 +10,13 @@ use super::{Evaluation, Values, values};
 use crate::figures::{Fig11, Fig12};
 use cxloe_measure::report::{Report, ReportError, units};
 
-/// Colours of bars: this system, the paper, others and limits.
+/// Indices of the bars' colours: this system, the paper, and other systems and limits.
 const HERE: usize = 0;
 const PAPER: usize = 1;
 const OTHERS: usize = 7;
 
-/// Sections of the results, in the order of the paper. Times come from `report`.
+/// Makes the sections of the parts that were measured, in the order of the paper. Latencies come from
+/// `report`.
 ///
 /// # Errors
 /// Returns [`ReportError::Picture`] when a picture cannot be drawn.
@@ -46,7 +47,7 @@ pub fn sections(found: &Evaluation, report: &Report) -> Result<Vec<Section>, Rep
     Ok(all)
 }
 
-/// Label of a result in Fig. 7, and the index of its colour.
+/// Returns the label of a result in Fig. 7, and the index of its colour.
 fn described(name: &str) -> (String, usize) {
     let socket = |rest: &str| match rest {
         "spinning" => "sockets, both ends spin",
@@ -454,7 +455,8 @@ fn table3(table: &Table3, paper: &Values) -> Section {
     }
 }
 
-/// Cells of Table IV for this system: key of the row, and text.
+/// This system's cells of Table IV: key of the row, and text. The row without an entry here is the latency,
+/// which is measured.
 const FEATURES: [(&str, &str); 8] = [
     ("method", "loads and stores to mapped pages; a function call for single lines"),
     ("coherence", "none between nodes: a region has one owner; line cache with M, E, I"),

@@ -1,9 +1,10 @@
-//! Sockets as a baseline: lines requested over UDP or TCP from a server that keeps them in its memory, in the same lab.
+//! Sockets as a baseline: lines requested over UDP or TCP from a server that has them in its memory, in the
+//! same lab.
 //!
-//! A request is a header of 16 bytes (command, request number, line index), followed by 64 bytes of data for a write;
-//! the answer is a header, followed by 64 bytes for a read. So the sizes are about those of this system's frames,
-//! without its ordering and retransmission. Both ends either spin on non-blocking sockets, like busy polling, or sleep
-//! in the kernel.
+//! A request is a header of 16 bytes (command, request number, line index), followed by 64 bytes of data if
+//! it is a write. The answer is a header, followed by 64 bytes if it answers a read. So the sizes are about
+//! those of this system's frames, without its ordering and retransmission. Both ends either spin on
+//! non-blocking sockets, like busy polling, or sleep in the kernel.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -25,17 +26,15 @@ const READ: u8 = 0;
 const WRITE: u8 = 1;
 const LINE: u8 = 2;
 const DONE: u8 = 3;
-/// Time after which a datagram counts as lost; also the longest sleep of an end that sleeps.
+/// Time after which a datagram counts as lost, and maximum sleep of an end that sleeps.
 const LOST_AFTER: Duration = Duration::from_millis(100);
-/// Longest wait for data over TCP.
+/// Maximum wait for data over TCP, which repairs losses itself.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Internet protocol that carries the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// UDP datagrams.
     Udp,
-    /// TCP without Nagle's delay.
+    /// TCP without Nagle's delay, which would hold small requests back.
     Tcp,
 }
 
@@ -73,8 +72,8 @@ impl Socket {
         }
     }
 
-    /// Receives the next message completely; returns `None` if the other end has closed, or if `give_up` returns true
-    /// while no message is there.
+    /// Receives one whole message and returns its length; `None` if the other end has closed the connection,
+    /// or if `give_up` returns true while no message is there.
     fn message(
         &mut self,
         buffer: &mut [u8; WHOLE],
@@ -94,6 +93,7 @@ impl Socket {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
+            // Only these two commands have data behind the header.
             let whole = if matches!(buffer[0], WRITE | LINE) { WHOLE } else { HEADER };
             if have >= HEADER && have >= whole {
                 return Ok(Some(whole));
@@ -102,7 +102,8 @@ impl Socket {
     }
 }
 
-/// Connected sockets of the client and the server, one at each end of the second cable.
+/// Connects a client in the compute node's namespace with a server in the memory node's, over the second
+/// cable.
 fn connected(ends: &Testbed, transport: Transport) -> Result<(Socket, Socket), PaperError> {
     let io = PaperError::io("connecting sockets over the lab's second cable");
     let pair = match transport {
@@ -126,7 +127,8 @@ fn connected(ends: &Testbed, transport: Transport) -> Result<(Socket, Socket), P
     Ok(pair)
 }
 
-/// Makes one trial: times of `count` operations on random lines, half of them reads, are recorded in `samples`.
+/// Makes one trial: `count` operations on random lines, half of them reads, with their latencies recorded in
+/// `samples`.
 pub fn trial(
     ends: &Testbed,
     transport: Transport,
@@ -148,6 +150,7 @@ pub fn trial(
             }
             serve(&mut server, lines, &stop).map_err(PaperError::io("serving lines over sockets"))
         });
+        // Only a datagram can be lost for good; TCP repairs losses itself.
         let wait_limit = if transport == Transport::Udp { LOST_AFTER } else { ANSWER_TIMEOUT };
         let asked = ask(ends, &mut client, (lines, wait_limit), count, samples);
         stop.store(true, Ordering::Release);
@@ -200,7 +203,7 @@ fn ask(
         let start = Instant::now();
         socket.send(&buffer[..if writes { WHOLE } else { HEADER }]).map_err(&io)?;
         let late = || start.elapsed() > wait_limit;
-        // A lost datagram is not timed. A late answer is discarded.
+        // A lost datagram is not timed. A late answer has another request number, and is discarded.
         let mut answer = socket.message(&mut buffer, late).map_err(&io)?;
         while answer.is_some() && buffer[4..8] != mark {
             answer = socket.message(&mut buffer, late).map_err(&io)?;

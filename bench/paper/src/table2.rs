@@ -1,8 +1,9 @@
-//! Table II: cost of each case of the line cache.
+//! Table II: latency of each case of the line cache.
 //!
-//! Cases that are handled by this node alone take less time than reading the clock: they are timed in batches, with the
-//! clock's cost subtracted. Cases that wait for the memory node are timed one by one. Before each batch the cache is
-//! brought into the initial state of the case; afterwards the cache's counters must confirm that the case occurred.
+//! Cases that this node handles alone take less time than reading the clock, so they are timed in batches,
+//! with the clock's cost subtracted. Cases that wait for the memory node are timed one by one. Before each
+//! batch, the cache is brought into the state in which the case occurs; afterwards the cache's counters must
+//! confirm that the case has occurred.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +17,11 @@ use cxloe_measure::floor::Local;
 use cxloe_measure::report::Samples;
 use cxloe_measure::{MeasureError, MeasuredRegion, clock_cost_ns};
 
-/// Longest wait for the acknowledgement of a write-back.
+/// Maximum wait for the acknowledgement of a write-back.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Cases in the order of the table: name of the result, description, the paper's case, and whether the paper's value is
-/// for memory on the same board.
+/// Cases in the order of the table: name of the result, description, the paper's name of the case, and
+/// whether the paper's value is that for memory on the same board.
 pub const CASES: [(&str, &str, Option<&str>, bool); 10] = [
     ("hit_write64", "write hit", Some("write_hit"), false),
     ("hit_read64", "read hit", Some("read_hit"), false),
@@ -34,21 +35,21 @@ pub const CASES: [(&str, &str, Option<&str>, bool); 10] = [
     ("dram64_local", "a line of local memory", Some("read_miss"), true),
 ];
 
-/// Cache with which the table was measured, and the names of its times.
+/// Cache with which Table II was measured, and the latencies of its cases.
 #[derive(Debug, Serialize)]
 pub struct Table2 {
     /// Size of the cache in bytes.
     pub cache_bytes: usize,
-    /// Associativity: lines in a set.
+    /// Number of lines in a set of the cache.
     pub ways: usize,
-    /// Names of the cases' times in the report.
+    /// Names of the latencies in the report.
     pub names: Vec<String>,
     #[serde(skip)]
     pub(super) samples: Vec<Samples>,
 }
 
 impl Table2 {
-    /// Measures `rounds` rounds of all cases. Leaves the port without a cache. Calls `progress` for each round.
+    /// Measures all cases `rounds` times. Leaves the port without a cache. Calls `progress` for each round.
     pub fn measure(
         target: &mut MeasuredRegion,
         rounds: u32,
@@ -70,6 +71,7 @@ impl Table2 {
             samples[2..].iter_mut().for_each(|s| s.end_trial(None));
             Ok::<(), MeasureError>(())
         });
+        // Even after an error the cache is switched off, since other measurements use the port.
         target.port.flush().map_err(MeasureError::from)?;
         target.port.engine().set_cache(CacheConfig::OFF)?;
         result?;
@@ -78,7 +80,6 @@ impl Table2 {
     }
 }
 
-/// State of one round over all cases.
 struct Round<'a> {
     target: &'a mut MeasuredRegion,
     cache: CacheConfig,
@@ -89,7 +90,8 @@ struct Round<'a> {
 impl Round<'_> {
     fn all(&mut self, samples: &mut [Samples]) -> Result<(), MeasureError> {
         let lines = (self.cache.bytes / LINE_SIZE) as u64;
-        // Consecutive lines fill all ways of all sets. The region is larger than all parts together.
+        // A part is as many consecutive lines as the cache has, so that it fills all ways of all sets. The
+        // region is larger than all parts together, so that no line is in two of them.
         let part = |n: u64| n * lines..(n + 1) * lines;
         for _ in 0..8 {
             self.empty()?;
@@ -107,12 +109,13 @@ impl Round<'_> {
         self.empty()?;
         self.read(part(3), Some(&mut samples[6]))?;
         self.read(part(4), Some(&mut samples[7]))?;
-        // Every cached line becomes dirty, and a read that replaces it writes it back.
+        // All cached lines become dirty, so that each read below replaces a dirty line, which is written
+        // back.
         self.write(part(4))?;
         self.read(part(5), Some(&mut samples[8]))
     }
 
-    /// Writes all dirty lines back and empties the cache.
+    /// Writes all dirty lines back and empties the cache, by switching it off and on.
     fn empty(&mut self) -> Result<(), MeasureError> {
         self.target.port.flush()?;
         for config in [CacheConfig::OFF, self.cache] {
@@ -144,7 +147,8 @@ impl Round<'_> {
         })
     }
 
-    /// Reads lines, and times each if `samples` is given; each evicted line is written back before the next read.
+    /// Reads lines, and times each if `samples` is given. A line that a read evicts is written back before
+    /// the next read.
     fn read(
         &mut self,
         lines: std::ops::Range<u64>,
@@ -163,7 +167,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Writes lines, each of which evicts a dirty line; times the write, and the acknowledgement of the evicted line.
+    /// Writes lines, each of which evicts a dirty line. Times the write, and the time until the memory node
+    /// has acknowledged the evicted line.
     fn write_dirty(
         &mut self,
         lines: std::ops::Range<u64>,
@@ -181,7 +186,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Waits until no request is in flight.
+    /// Waits until no request is in flight, so that the next operation is timed alone.
     #[inline]
     fn settle(&mut self) -> Result<(), MeasureError> {
         let start = Instant::now();

@@ -1,8 +1,10 @@
-//! Table III: cost. The cost of an FPGA is look-up tables and flip-flops; the cost of software is CPU time and memory.
+//! Table III: cost of the system. An FPGA costs look-up tables and flip-flops; software costs CPU time and
+//! memory.
 //!
-//! CPU time is that of the two threads on the path, as the kernel counts it, divided by the operations. Memory is what
-//! the allocator returns while the real structures are made: a cache, a worker, sessions that have transferred
-//! requests; and what a pool allocates in addition to the memory it provides.
+//! CPU time is that of the two threads on the path, as the kernel counts it, divided by the number of
+//! operations. Memory is what the allocator hands out while the real structures are made: a cache, a worker,
+//! and sessions that have transferred requests. For a pool, it is what the pool allocates in addition to the
+//! memory that it lends.
 
 use cxloe_wire::random::Random;
 use std::sync::Arc;
@@ -29,19 +31,18 @@ use super::testbed::Testbed;
 use super::{PaperError, heap};
 use cxloe_measure::{MeasureError, MeasuredRegion};
 
-/// Lines in one call of the port.
+/// Number of lines in one call of the port.
 const CALL: usize = 4096;
-/// Operations in flight with a full window.
+/// Number of operations in flight with a full window.
 const WINDOW: usize = 128;
-/// Number of sessions over which the memory of one is averaged.
+/// Number of sessions over which the memory of a session is averaged.
 const SESSIONS: u64 = 16;
-/// Largest frame in bytes at MTU 1500.
+/// Maximum length of a frame in bytes at MTU 1500.
 const FRAME_MAX: usize = 1514;
 
-/// CPU time of operations, and memory of structures.
 #[derive(Debug, Default, Serialize)]
 pub struct Table3 {
-    /// CPU time for each wait style.
+    /// CPU time, for each wait style, kind of operation and depth.
     pub cpu: Vec<Cpu>,
     /// Memory of each structure; empty if the allocator does not report it.
     pub memory: Vec<Memory>,
@@ -50,9 +51,8 @@ pub struct Table3 {
 /// CPU time of single-line operations with one wait style.
 #[derive(Debug, Serialize)]
 pub struct Cpu {
-    /// Operations in flight, and wait style of both ends, as text.
+    /// Kind of operation, operations in flight, and wait style of both ends, as text.
     pub name: String,
-    /// Number of operations measured.
     pub operations: u64,
     /// Rate of operations, per second.
     pub per_s: f64,
@@ -62,20 +62,17 @@ pub struct Cpu {
     pub mn_ns: Option<f64>,
 }
 
-/// Memory that one structure occupies.
 #[derive(Debug, Serialize)]
 pub struct Memory {
-    /// Name of the structure.
     pub name: String,
-    /// Node that has the structure.
+    /// Node that has the structure: `MN` or `CN`.
     pub node: String,
-    /// Size of the structure in bytes.
     pub bytes: f64,
 }
 
 impl Table3 {
-    /// Measures CPU time and memory; `each` is the duration for each wait style. Calls `progress` for each of
-    /// [`Table3::STEPS`] steps.
+    /// Measures CPU time and memory; each kind of operation is measured for the duration `each`. Calls
+    /// `progress` for each of [`Table3::STEPS`] steps.
     pub fn measure(
         ends: &Testbed,
         backend: Backend,
@@ -83,6 +80,7 @@ impl Table3 {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Table3, PaperError> {
         let mut table = Table3::default();
+        // A spinning thread uses all of its core; only sleeping ends show what an operation costs.
         for (wait, name) in [(ends.wait(), ends.wait().to_string()), (WaitStyle::Sleep, "sleep".into())] {
             let _served = ends.serve(backend, wait)?;
             ends.pin()?;
@@ -100,10 +98,9 @@ impl Table3 {
         Ok(table)
     }
 
-    /// Number of `progress` calls in a measurement.
     pub const STEPS: u64 = 9;
 
-    /// Measures the CPU time of the compute node's end alone, with an external memory node.
+    /// Measures the CPU time of the compute node alone, over a link to a memory node that runs already.
     pub(crate) fn over_link(
         target: &mut MeasuredRegion,
         wait: WaitStyle,
@@ -117,7 +114,7 @@ impl Table3 {
     }
 }
 
-/// Thread of this process, as its folder in `/proc`.
+/// Thread of this process, by the path of its scheduler statistics in `/proc`.
 struct Thread(std::path::PathBuf);
 
 impl Thread {
@@ -133,7 +130,8 @@ impl Thread {
         })
     }
 
-    /// CPU time of the thread so far, in nanoseconds; the kernel's count is exact to a tick.
+    /// Returns the CPU time of the thread so far in nanoseconds. The kernel's count may be behind by a timer
+    /// tick.
     fn ran_ns(&self) -> Option<u64> {
         std::fs::read_to_string(&self.0).ok()?.split_whitespace().next()?.parse().ok()
     }
@@ -153,7 +151,7 @@ fn cpu(
     let lines: Vec<(u64, [u8; LINE_SIZE])> = hpas.iter().map(|at| (*at, [7; LINE_SIZE])).collect();
     let mut out = vec![[0; LINE_SIZE]; CALL];
     let call = if depth == 1 { CALL / 16 } else { CALL };
-    // The first call is not timed: the worker may be asleep, and caches are cold.
+    // The first call is not timed, since the worker may be asleep and caches are cold.
     target.port.read_batch(&hpas[..call], &mut out[..call])?;
     let own = Thread::own();
     let (cn, mn) = (own.ran_ns(), worker.and_then(Thread::ran_ns));
@@ -177,13 +175,13 @@ fn cpu(
         name: format!("{what}, {flight}, {wait}"),
         operations,
         per_s: operations as f64 / took.as_secs_f64(),
-        // If the kernel does not count, a spinning thread is assumed to run all the time.
+        // Without the kernel's count, the thread is assumed to have run all the time, as a spinning one does.
         cn_ns: for_each(cn, own.ran_ns()).unwrap_or(took.as_nanos() as f64 / operations as f64),
         mn_ns: for_each(mn, worker.and_then(Thread::ran_ns)),
     })
 }
 
-/// Measures the memory of the structures on the path.
+/// Measures the memory of each structure on the path, on the heap of this process.
 fn memory() -> Result<Vec<Memory>, PaperError> {
     let mut list = Vec::new();
     let mut add = |name: &str, node: &str, bytes: f64| {
@@ -207,8 +205,9 @@ fn memory() -> Result<Vec<Memory>, PaperError> {
     Ok(list)
 }
 
-/// Memory of a worker's service, of a session at the memory node, and of a session at a compute node. The compute nodes
-/// connect and send requests; frames are passed without a link.
+/// Returns the memory in bytes of a worker's service, of a session at the memory node, and of a session at a
+/// compute node; `None` if the allocator does not report it. The compute nodes connect and send requests;
+/// frames are passed without a link.
 fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
     const EXTENT: u64 = 64 << 10;
     const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
@@ -248,7 +247,7 @@ fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
         at_cn += bytes.unwrap_or(0);
         let target = RouteTarget { peer, cmem: 0, incarnation: None, mirror: None };
         engine.add_route(Route::direct(0, EXTENT, target))?;
-        // Connecting takes two round trips; then requests fill all streams.
+        // Connecting takes two round trips; after that, requests fill all streams.
         for turn in 0..200 {
             let id = RequestId::Number(turn);
             now = now + Duration::from_millis(1);
@@ -256,7 +255,8 @@ fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
                 engine.poll(now, &mut requests, &mut DiscardCompletions);
                 if engine.is_connected() {
                     let at = u64::from(turn) * 4096 % EXTENT;
-                    // A request that a full window refuses does not matter here.
+                    // The window may be full, which is as good: the memory of a full window is to be
+                    // measured.
                     let _ = engine.read(at, id, now, &mut requests);
                     let _ = engine.write(at + 64, &[1; LINE_SIZE], id, now, &mut requests);
                 }
@@ -289,7 +289,8 @@ impl Sink for DiscardCompletions {
     fn failed(&mut self, _: RequestId, _error: EngineError) {}
 }
 
-/// Frames in flight, in preallocated memory.
+/// Frames from one end to the other, in preallocated memory, so that they do not count as memory of the
+/// sessions.
 struct Slots {
     room: Vec<[u8; FRAME_MAX]>,
     lengths: Vec<usize>,
@@ -341,13 +342,13 @@ mod tests {
 
     #[test]
     fn memory_is_told_for_each_thing() {
-        // Other tests of this program allocate at the same time, but not in every attempt.
+        // Other tests of this program allocate at the same time, but not during every attempt.
         let plausible = || {
             let list = memory().unwrap();
             let bytes = |name: &str| list.iter().find(|m| m.name.starts_with(name)).map_or(0.0, |m| m.bytes);
-            // A cached line has data, tag and stamp; a session has buffers for frames in flight.
+            // A cached line has data, tag and time stamp; a session has buffers for frames in flight.
             let heap = (64.0..128.0).contains(&bytes("a cached line")) && bytes("a session") > 1000.0;
-            // A page table takes 2 MiB per GiB, a fifth of a percent.
+            // A page table takes 2 MiB for each GiB, a fifth of a percent.
             bytes("a GiB served") == 2.0 * 1024.0 * 1024.0 && (heap || heap::used().is_none())
         };
         assert!((0..20).any(|_| plausible()), "{:?}", memory());

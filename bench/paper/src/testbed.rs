@@ -7,9 +7,9 @@
 //!     core 0                                        core 1
 //! ```
 //!
-//! Worker, service, pool, engine and port are those of the daemons; a static map replaces the manager. Links are opened
-//! inside the namespaces and then belong to the threads that use them. Sockets have a cable of their own, without an
-//! XDP program on it.
+//! Worker, service, pool, engine and port are those of the daemons; a static map takes the place of the
+//! manager. Links are opened inside the namespaces, and may then be used by any thread. Sockets have a cable
+//! of their own, without an XDP program on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,28 +35,28 @@ use cxloe_lab::{Interrupt, Lab};
 use cxloe_measure::MeasuredRegion;
 use cxloe_measure::machine;
 
-/// MAC address of the compute node, and so its CN id.
+/// MAC address of the compute node, and with that its CN id.
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// MAC address of the memory node at its end of the first cable.
+/// MAC address of the memory node, at its end of the first cable.
 const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
-/// First HPA of the region; not 0, so that a test detects a missing base.
+/// First HPA of the region. It differs from the region's first CMem address, 0, so that confusing the two is
+/// noticed.
 const HPA: u64 = 1 << 32;
-/// Longest wait until a session is open.
+/// Maximum wait until a session is open.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Network of the evaluation, and the memory that is served over it.
+/// Network of the evaluation, with the memory that is served over it.
 pub struct Testbed {
-    /// Network namespaces and the cables between them.
     pub lab: Lab,
-    /// Cores of the compute node and the memory node; `None` if the machine has only one.
+    /// Cores of the compute node's thread and of the memory node's worker; `None` if this process may use
+    /// only one.
     pub cores: Option<(usize, usize)>,
-    /// Size of the region in bytes.
     pub bytes: u64,
     mappings: Mappings,
     interrupt: Interrupt,
 }
 
-/// Memory node with a running worker. Dropping this value ends the worker.
+/// Memory node with a running worker, which ends when this value is dropped.
 pub struct RunningMemoryNode(Option<WorkerHandle>);
 
 impl Drop for RunningMemoryNode {
@@ -71,12 +71,12 @@ impl Drop for RunningMemoryNode {
 }
 
 impl Testbed {
-    /// IP address of the memory node's end of the second cable.
+    /// IP address of the memory node's end of the second cable, for sockets.
     pub(crate) const SERVER: &str = "10.77.1.2";
-    /// IP address of the compute node's end of the second cable.
+    /// IP address of the compute node's end of the second cable, for sockets.
     pub const CLIENT: &str = "10.77.1.1";
 
-    /// Makes the network with this MTU, and a region of `bytes`, a multiple of 2 MiB.
+    /// Makes the network with this MTU, and a region of `bytes` bytes, a multiple of 2 MiB.
     pub fn new(bytes: u64, mtu: u32, interrupt: Interrupt) -> Result<Testbed, PaperError> {
         let cores = machine::allowed_cores();
         let lab = Lab::builder()
@@ -99,17 +99,18 @@ impl Testbed {
         Ok(Testbed { lab, cores, bytes, mappings, interrupt })
     }
 
-    /// Default wait style of both ends: spin if each end has a core.
+    /// Returns the default wait style of both ends: spinning if each end has a core of its own.
     pub fn wait(&self) -> WaitStyle {
         if self.cores.is_some() { WaitStyle::Busy } else { WaitStyle::default() }
     }
 
-    /// Returns [`PaperError::Interrupted`] if the user pressed Ctrl-C.
+    /// Returns [`PaperError::Interrupted`] after Ctrl-C, for use in loops.
     pub fn check(&self) -> Result<(), PaperError> {
         Ok(self.interrupt.check()?)
     }
 
-    /// Cache-line round trip between the two cores in nanoseconds; no worker may run during the call.
+    /// Returns the duration of a cache-line round trip between the two cores in nanoseconds. No worker may
+    /// run during the call.
     pub fn bounce(&self) -> Option<f64> {
         self.cores.and_then(|(a, b)| machine::bounce_ns(a, b).ok())
     }
@@ -120,12 +121,13 @@ impl Testbed {
         Ok(self.lab.home_of(interface)?.enter(|| open(&config))??)
     }
 
-    /// Description of the link that `backend` selects on this machine.
+    /// Opens a link of the kind `backend` for a moment and returns its description; `auto` is then resolved.
     pub(crate) fn link_info(&self, backend: Backend) -> Result<LinkInfo, PaperError> {
         Ok(self.link("cn0", backend, self.wait())?.info().clone())
     }
 
-    /// Parts of a memory node's worker: its link, and the arguments of its service.
+    /// Returns the parts from which a worker of the memory node is made: its link, and the configuration of
+    /// its sessions.
     pub fn memory_node(
         &self,
         backend: Backend,
@@ -138,7 +140,6 @@ impl Testbed {
         Ok((link, config))
     }
 
-    /// Page table of the region at the memory node.
     pub fn table(&self) -> &Arc<cxloe_mn_core::translation::PageTable> {
         self.mappings.table()
     }
@@ -155,7 +156,7 @@ impl Testbed {
         Ok(RunningMemoryNode(Some(worker)))
     }
 
-    /// Line port with an open session to the running memory node, and without a line cache.
+    /// Returns a line port with an open session to the running memory node, and without a line cache.
     pub fn port(&self, backend: Backend, wait: WaitStyle) -> Result<(Port, LinkInfo), PaperError> {
         let link = self.link("cn0", backend, wait)?;
         let info = link.info().clone();
@@ -178,7 +179,7 @@ impl Testbed {
         Ok((port, info))
     }
 
-    /// Line port and region in the form that measurements take.
+    /// Returns a line port and the region in the form that measurements take.
     pub fn target(
         &self,
         backend: Backend,
@@ -192,6 +193,7 @@ impl Testbed {
             peer: MN,
             ethertype: ETHERTYPE_DEFAULT,
             echo: true,
+            // The worker spins on its core, so the latency between the cores cannot be measured meanwhile.
             cores: None,
             memory_node: None,
             interrupt: Some(self.interrupt.clone()),
@@ -199,12 +201,12 @@ impl Testbed {
         Ok((target, info))
     }
 
-    /// Pins the calling thread to the compute node's core.
+    /// Pins the calling thread to the compute node's core, if both ends have a core.
     pub fn pin(&self) -> Result<(), PaperError> {
         self.cores.map_or(Ok(()), |(ours, _)| Ok(machine::pin(ours)?))
     }
 
-    /// First HPA of the region, for CMem address 0.
+    /// Returns the first HPA of the region; its CMem address is 0.
     pub fn hpa(&self) -> u64 {
         HPA
     }

@@ -1,29 +1,28 @@
-//! Values of the paper as data: `values.json` contains each value with its place in the paper.
+//! Values that the paper states, as data: `values.json` contains each value with its place in the paper.
 
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-/// Values of the paper. Times are in nanoseconds unless a name says otherwise.
+/// Values that the paper states. Times are in nanoseconds unless a name says otherwise.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Values {
-    /// Title of the paper.
     pub title: String,
-    /// Identifier of the paper in its archive.
+    /// Identifier of the paper in the archive that has published it.
     pub id: String,
-    /// Latency of 64 bytes, of several systems.
+    /// Fig. 7: latency of 64 bytes, of several systems.
     pub fig7: Latencies,
-    /// Fig. 9: latency of writes by parts.
+    /// Fig. 9: latency of writes by the parts of their path.
     pub fig9: Breakdown,
-    /// Fig. 10: latency of reads by parts.
+    /// Fig. 10: latency of reads by the parts of their path.
     pub fig10: Breakdown,
-    /// Share of the network in the latency, in percent.
+    /// Share of the network in the latency of a request, in percent.
     pub network_share_percent: f64,
-    /// Table II: times of the line cache's cases.
+    /// Table II: latencies of the line cache's cases.
     pub table2: Cases,
-    /// Fig. 11: stable rates by threshold.
+    /// Fig. 11: stable rates over the threshold.
     pub fig11: Thresholds,
-    /// Fig. 12: stable rates by initial rate.
+    /// Fig. 12: stable rates over the initial rate.
     pub fig12: Initial,
     /// Table III: cost of the hardware.
     pub table3: Grid,
@@ -31,21 +30,17 @@ pub struct Values {
     pub table4: Grid,
 }
 
-/// Latencies of several systems.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Latencies {
     /// Section, figure or table of the paper, with remarks on its values.
     pub source: String,
-    /// Latency of each system.
     pub rows: Vec<System>,
 }
 
-/// Latency of one system.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct System {
     /// Name of the system, as in the paper.
     pub name: String,
-    /// Latency in nanoseconds.
     pub ns: f64,
     /// Minimum in nanoseconds, if the paper gives a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,16 +48,16 @@ pub struct System {
     /// Maximum in nanoseconds, if the paper gives a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    /// Statistic and setup of the value, such as `mean (Table I)`.
+    /// Statistic and set-up of the value, such as `mean (Table I)`.
     pub of: String,
 }
 
-/// Statements of the paper about a breakdown.
+/// Statements of the paper about a breakdown of latency, Fig. 9 or 10.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Breakdown {
     /// Section, figure or table of the paper, with remarks on its values.
     pub source: String,
-    /// Number of requests sent.
+    /// Number of requests that the paper has measured.
     pub operations: usize,
     /// Number of requests drawn in the figure.
     pub points: usize,
@@ -72,21 +67,20 @@ pub struct Breakdown {
     pub mean_ns: f64,
 }
 
-/// Times of the line cache's cases.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Cases {
     /// Section, figure or table of the paper, with remarks on its values.
     pub source: String,
-    /// Length of a clock cycle, in nanoseconds.
+    /// Length of a clock cycle of the paper's FPGA, in nanoseconds.
     pub cycle_ns: f64,
-    /// Cases in the order of the paper.
+    /// Cases of the line cache in the order of the paper.
     pub cases: Vec<Case>,
 }
 
-/// Case of the line cache, in clock cycles.
+/// Latency of one case of the line cache, in clock cycles.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Case {
-    /// Name of the case.
+    /// Name of the case in this file, such as `read_hit`.
     pub case: String,
     /// Cycles with the memory behind Ethernet.
     pub ethernet: f64,
@@ -94,23 +88,20 @@ pub struct Case {
     pub local: f64,
 }
 
-/// Statements of the paper about Fig. 11.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Thresholds {
     /// Section, figure or table of the paper, with remarks on its values.
     pub source: String,
-    /// Mean difference of the first and the final rate, in percent.
+    /// Average difference between the first and the final rate, in percent.
     pub difference_percent: f64,
-    /// Threshold at which no PFC frame is sent, in entries.
+    /// Threshold in entries at which no PFC frame is sent.
     pub quiet_from: u32,
 }
 
-/// Statements of the paper about Fig. 12.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Initial {
     /// Section, figure or table of the paper, with remarks on its values.
     pub source: String,
-    /// Threshold of the FIFO, in entries.
     pub threshold: u32,
     /// Lowest final rate, in Gbit/s.
     pub low_gbit: f64,
@@ -118,21 +109,21 @@ pub struct Initial {
     pub high_gbit: f64,
 }
 
-/// Table of text cells.
+/// Table of the paper whose cells are text.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Grid {
     /// Section, figure or table of the paper, with remarks on its values.
     pub source: String,
-    /// Headings of the columns after the row's name.
+    /// Headings of the columns to the right of the row's name.
     pub columns: Vec<String>,
     /// Rows in the order of the paper.
     pub rows: Vec<Row>,
 }
 
-/// Row of a table: a feature or a kind of cost.
+/// Row of a table of the paper, for a feature or a kind of cost.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Key of the row, by which this system's cell is found.
+    /// Key by which this system's cell of the row is found; empty if the row has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
     /// Name of the feature or cost.
@@ -141,7 +132,7 @@ pub struct Row {
     pub cells: Vec<String>,
 }
 
-/// Values of the paper, parsed once.
+/// Returns the values of the paper, which are parsed once.
 pub fn values() -> &'static Values {
     static VALUES: OnceLock<Values> = OnceLock::new();
     VALUES.get_or_init(|| serde_json::from_str(include_str!("values.json")).expect("the file is tested"))
@@ -158,7 +149,7 @@ mod tests {
         for grid in [&values.table3, &values.table4] {
             assert!(grid.rows.iter().all(|row| row.cells.len() == grid.columns.len()), "{}", grid.source);
         }
-        // The ratios that the paper's conclusions state.
+        // These are the ratios that the paper's conclusions state.
         let ns = |name: &str| values.fig7.rows.iter().find(|row| row.name.starts_with(name)).unwrap().ns;
         let saved = 1.0 - ns("CXL over Ethernet, no cache") / ns("One-sided RDMA");
         assert!((saved - 0.37).abs() < 0.01, "37 % below the others: {saved}");

@@ -1,5 +1,4 @@
-//! Campaigns of many runs: each thread carries out one run after the other, by ascending seed, until all are done or
-//! one has failed.
+//! Campaigns: many runs with ascending seeds on several threads, until all are done or one has failed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -14,81 +13,77 @@ use crate::tally::Tally;
 use crate::trace::Trace;
 use crate::violation::InvariantViolation;
 
-/// Interval of progress reports and checks for a stop.
+/// Interval between reports of progress, each of which can stop the campaign.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs of one scenario over a range of seeds.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// Scenario of every run.
     pub scenario: Scenario,
-    /// Values that replace those drawn from the seed.
+    /// Values that replace those drawn from each seed.
     pub overrides: Overrides,
-    /// First seed; the others follow by ascending number.
+    /// First seed; the others follow in ascending order.
     pub start: u64,
     /// Number of seeds, one run each.
     pub seeds: u64,
     /// Number of threads that carry out runs.
     pub jobs: usize,
-    /// Set if the campaign continues after a seed has failed.
+    /// True if the campaign continues after a seed has failed.
     pub keep_going: bool,
 }
 
-/// Seed whose run has found a violation, with that violation.
+/// Seed of a run that has found a violation, with that violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedSeed {
-    /// Seed that repeats the run.
+    /// Seed, which is enough to repeat the run.
     pub seed: u64,
-    /// First violation that the run has found.
+    /// First violation in the run.
     pub broken: InvariantViolation,
 }
 
-/// Progress of a campaign since its start.
+/// Progress of a campaign since its start, as progress reports show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Completed runs, one per seed.
     pub seeds: u64,
-    /// Operations of the completed runs.
     pub operations: u64,
 }
 
-/// Results of a campaign, of failed and of successful runs.
 #[derive(Clone, Default)]
 pub struct CampaignResults {
-    /// Completed runs, one per seed, the failed ones included.
+    /// Number of completed runs, one for each seed, the failed ones included.
     pub seeds: u64,
     /// Counts of all runs, the failed ones included.
     pub tally: Tally,
     /// Failed runs, by ascending seed.
     pub failing: Vec<FailedSeed>,
-    /// Elapsed time of the campaign.
     pub wall: Duration,
-    /// CPU time of all threads, summed.
+    /// CPU time of all threads together.
     pub cpu: Duration,
 }
 
-/// Result of one run, sent by its thread to the thread that collects them.
+/// Result of one run, sent from the thread that made the run to the one that collects results.
 struct Done {
     failing: Option<FailedSeed>,
     operations: u64,
 }
 
 impl Campaign {
-    /// The plan drawn from one seed, with the overrides applied.
+    /// Draws the plan of a run from its seed, and applies the overrides.
     pub fn plan(&self, seed: u64) -> Plan {
         let mut plan = Plan::draw(self.scenario, seed);
         self.overrides.apply(&mut plan);
         plan
     }
 
-    /// Command that repeats one seed's run with a full trace.
+    /// Returns the command that repeats the run of one seed with a full trace.
     pub fn command(&self, seed: u64) -> String {
         let (scenario, overrides) = (self.scenario, self.overrides.arguments());
         format!("cxloe-bench sim --seed {seed} --scenario {scenario}{overrides} --trace")
     }
 
-    /// Carries out the runs. Ends early when `goes_on`, called ten times a second with the progress, returns false, and
-    /// when a seed has failed unless `keep_going` is set; runs in progress are then stopped.
+    /// Makes all runs. Calls `goes_on` with the progress at least ten times a second, and ends early when it
+    /// returns false, or when a seed has failed and `keep_going` is not set. Runs in progress are then
+    /// stopped.
     pub fn run(&self, mut goes_on: impl FnMut(Progress) -> bool) -> CampaignResults {
         let began = Instant::now();
         let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -102,6 +97,7 @@ impl Campaign {
                     scope.spawn(|| self.work(&next, &stop, tx))
                 })
                 .collect();
+            // The channel closes once each of the threads has dropped its own sender.
             drop(tx);
             let mut progress = Progress::default();
             loop {
@@ -130,7 +126,7 @@ impl Campaign {
         outcome
     }
 
-    /// Carries out the run of the first seed with trace `trace`, as long as `goes_on` returns true.
+    /// Makes the run of the first seed with trace `trace`, as long as `goes_on` returns true.
     pub fn run_traced(&self, trace: &Trace, goes_on: &dyn Fn() -> bool) -> CampaignResults {
         let (began, mut tally) = (Instant::now(), Tally::default());
         let broken = run_while(&self.plan(self.start), &mut tally, trace, goes_on).err();
@@ -141,7 +137,8 @@ impl Campaign {
         CampaignResults { seeds, tally, failing, wall, cpu: processor_time().unwrap_or(wall) }
     }
 
-    /// Carries out the runs of one thread; returns their counts, and the thread's CPU time.
+    /// Makes the runs of one thread, one after the other; returns their counts and the CPU time of the
+    /// thread.
     fn work(&self, next: &AtomicU64, stop: &AtomicBool, tx: mpsc::Sender<Done>) -> (Tally, Duration) {
         keep_freed_memory();
         let mut tally = Tally::default();
@@ -155,6 +152,7 @@ impl Campaign {
             let before = tally.figures.ended();
             let goes_on = || !stop.load(Relaxed);
             let broken = run_while(&self.plan(seed), &mut tally, &Trace::NONE, &goes_on).err();
+            // A stopped run has no result to report.
             if broken == Some(InvariantViolation::Stopped) {
                 break;
             }
@@ -167,15 +165,15 @@ impl Campaign {
     }
 }
 
-/// Makes the allocator keep freed memory for the next run. By default glibc returns the megabytes that each run frees
-/// to the kernel, which then zeroes them again page by page; that takes longer than a short run. glibc's threshold for
-/// returning memory rises to the largest block freed so far, so this function allocates and frees a large block without
-/// touching it.
+/// Makes the allocator keep freed memory for the next run. By default glibc returns the megabytes that a run
+/// frees to the kernel, which zeroes them page by page when they are allocated again; that takes longer than
+/// a short run. The size from which glibc returns memory rises to that of the largest block freed so far.
+/// This function therefore allocates and frees a large block, without touching it.
 fn keep_freed_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(24 << 20)));
 }
 
-/// CPU time of this thread; `None` where the kernel does not report it.
+/// Returns the CPU time of this thread; `None` if the kernel does not report it.
 fn processor_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let on_cpu = text.split_whitespace().next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The control plane of a run, and checks that its parts agree when they are idle.
+//! The control plane of a run, and checks that its parts agree once they are idle.
 
 use std::collections::BTreeSet;
 
@@ -18,21 +18,20 @@ use crate::tally::Tally;
 use crate::trace::Name;
 use crate::violation::InvariantViolation;
 
-/// The manager, the operator, and the network to them.
 pub(crate) struct Fabric {
     pub manager: ManagerNode,
     pub operator: Operator,
 }
 
 impl Fabric {
-    /// Time of the next action of the control plane.
+    /// Returns the time of the next action of the control plane.
     pub fn deadline(&self, net: &ControlNetwork, mns: &[MemoryNode]) -> Option<Time> {
         let nodes = mns.iter().filter_map(MemoryNode::follows_at);
         let others = [net.next_arrival(), self.manager.deadline(), self.operator.deadline()];
         nodes.chain(others.into_iter().flatten()).min()
     }
 
-    /// Performs due actions; returns true if a message was handled.
+    /// Performs the actions that are due; returns true if a message was handled.
     ///
     /// # Errors
     /// Returns a violation found in an answer.
@@ -75,7 +74,7 @@ impl Fabric {
         Ok(busy)
     }
 
-    /// Reason that the control plane is not idle, if any.
+    /// Returns the reason why the control plane is not idle; `None` if it is idle.
     pub fn activity(&self, mns: &[MemoryNode], cns: &[ComputeNode]) -> Option<String> {
         let state = self.manager.state();
         let around = NodeContext { mns, state: Some(state) };
@@ -143,7 +142,7 @@ impl Fabric {
         cns.iter().try_for_each(|cn| cn.check_regions(around))
     }
 
-    /// Checks that no mapping, extent or attachment of any region is left.
+    /// Checks that no region, binding or orphan is left, after the operator has destroyed all regions.
     ///
     /// # Errors
     /// Returns a violation that names what is left.
@@ -163,7 +162,8 @@ impl Fabric {
     }
 }
 
-/// Mappings that the manager assigns to a memory node, as: compute node, extent of its CMem, extent of the pool.
+/// Returns the mappings that the manager has assigned to a memory node, as: compute node, extent of CMem,
+/// extent of the pool.
 fn mapped(state: &FabricState, index: usize, mn: &MemoryNode) -> BTreeSet<(u64, u64, u32)> {
     let name = memory_node::name(index);
     let mut mapped = BTreeSet::new();
@@ -178,7 +178,7 @@ fn mapped(state: &FabricState, index: usize, mn: &MemoryNode) -> BTreeSet<(u64, 
     mapped
 }
 
-/// Extents of a memory node that the manager has assigned.
+/// Returns the extents of a memory node that belong to regions or orphans according to the manager.
 fn owned(state: &FabricState, index: usize) -> BTreeSet<u64> {
     let name = memory_node::name(index);
     let legs = state.regions.values().flat_map(|region| &region.legs).filter(|leg| leg.memory_node == name);

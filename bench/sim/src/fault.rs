@@ -1,14 +1,14 @@
-//! Faults that a run injects into nodes and network.
+//! Faults that a run injects into nodes and the network.
 
 use std::time::Duration;
 
 use cxloe_wire::random::Random;
 
-/// A fault that a run injects at one of its drawn times.
+/// A fault, which a run injects at one of its drawn times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The path between a compute node and a memory node is cut for a time, in one direction; or a memory node is cut
-    /// off.
+    /// The path between a compute node and a memory node is cut in one direction for a time, or a memory node
+    /// is cut off.
     Cut,
     /// A memory node restarts as a new process with its pool.
     RestartKept,
@@ -16,23 +16,24 @@ pub enum Fault {
     RestartLost,
     /// A compute node is killed and restarts with an empty cache.
     Kill,
-    /// A node stops for a time, while frames accumulate in its receive queue.
+    /// A node stops for a time, while frames accumulate in its receive queue, as on a suspended machine.
     Pause,
     /// A region is destroyed and created again, despite modified lines and operations in flight.
     Replace,
     /// The network gets another profile: other delays, other probabilities of loss.
     NetworkProfile,
-    /// The network gets a profile with more loss than programs can tolerate.
+    /// The network gets a profile with more loss than any program could bear.
     Overload,
-    /// A compute node is cut off for a time, possibly longer than any time-out.
+    /// A compute node is cut off for a time that may be longer than any time-out.
     CutOff,
     /// A memory node announces its end to its compute nodes, and restarts as a new process with its pool.
     Goodbye,
-    /// The manager is killed: at once, before its next commit, or between that and its answer; another takes over.
+    /// The manager is killed: at once, before its next commit, or between the commit and the answer. Another
+    /// one takes over.
     Manager,
-    /// A node, or all of them, cannot reach the manager for a time.
+    /// A node, or every node, cannot reach the manager for a time.
     ManagerAway,
-    /// An unauthorised station sends forged frames with the addresses of both ends.
+    /// An unauthorised station sends forged frames with the addresses of both ends of sessions.
     Forgery,
     /// Recorded frames are replayed: handshakes, and frames of earlier sessions.
     Replay,
@@ -46,7 +47,7 @@ pub enum Fault {
     WrongManager,
 }
 
-/// All kinds of faults in runs without a manager; frequent kinds occur several times.
+/// Kinds of faults in runs without a manager; a frequent kind occurs several times.
 pub(crate) const ALL: &[Fault] = &[
     Fault::Cut,
     Fault::Cut,
@@ -62,7 +63,7 @@ pub(crate) const ALL: &[Fault] = &[
     Fault::NetworkProfile,
 ];
 
-/// Faults of a run with an intruder in the network: the intruder's, and those of nodes and network.
+/// Kinds of faults in runs with an intruder: the intruder's actions, and faults of nodes and network.
 pub(crate) const INTRUDED: &[Fault] = &[
     Fault::Forgery,
     Fault::Forgery,
@@ -81,7 +82,7 @@ pub(crate) const INTRUDED: &[Fault] = &[
     Fault::NetworkProfile,
 ];
 
-/// Faults of a run with a manager: those of nodes, and the manager's.
+/// Kinds of faults in runs with a manager: those of nodes and network, and those of the manager.
 pub(crate) const MANAGED: &[Fault] = &[
     Fault::Manager,
     Fault::Manager,
@@ -99,26 +100,23 @@ pub(crate) const MANAGED: &[Fault] = &[
     Fault::NetworkProfile,
 ];
 
-/// Number and kinds of a run's faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// Number of faults in the run.
     pub count: u64,
-    /// Kinds from which the faults are drawn.
+    /// Kinds from which each fault is drawn.
     pub kinds: &'static [Fault],
 }
 
 impl FaultPlan {
-    /// Plan of a run without faults.
     pub const NONE: FaultPlan = FaultPlan { count: 0, kinds: &[] };
 
-    /// Draws the kind of the next fault; `None` if there are no kinds.
+    /// Draws the kind of the next fault; `None` if the plan has no kinds.
     pub(crate) fn draw(self, random: &mut Random) -> Option<Fault> {
         pick_from(random, self.kinds)
     }
 }
 
-/// Draws one of several choices.
+/// Draws one of several choices, of which there must be at least one.
 pub(crate) fn pick<T: Copy>(random: &mut Random, choices: &[T]) -> T {
     choices[random.below(choices.len() as u64) as usize]
 }
@@ -127,12 +125,12 @@ fn pick_from<T: Copy>(random: &mut Random, choices: &[T]) -> Option<T> {
     choices.get(random.below(choices.len() as u64) as usize).copied()
 }
 
-/// Draws the length of a cut or a pause: from less than a time-out to more than a session's lifetime.
+/// Draws the length of a cut or a pause: from less than a time-out to longer than a silent session lives.
 pub(crate) fn duration(random: &mut Random) -> Duration {
     Duration::from_micros(pick(random, &[50, 500, 20_000, 70_000, 100_000, 150_000]))
 }
 
-/// Draws the time from one fault to the next.
+/// Draws the time from one fault to the next, including times shorter than a recovery.
 pub(crate) fn interval(random: &mut Random) -> Duration {
     Duration::from_micros(pick(random, &[1_000, 5_000, 30_000]) + random.below(1_000))
 }

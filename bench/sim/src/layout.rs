@@ -1,5 +1,5 @@
-//! Position of the memory nodes' lines in a compute node's HPA: an independent, simple implementation of address
-//! decoding, against which the engine's is checked.
+//! Positions of the memory nodes' lines in a compute node's HPA. This is a simple implementation of address
+//! decoding, independent of the engine's, which is checked against it.
 
 use std::ops::Range;
 
@@ -7,30 +7,30 @@ use cxloe_fabric::hdm::{Granularity, Ways};
 
 use crate::memory_node::EXTENT;
 
-/// Parameters of an interleave set that a run is to have.
+/// Interleaving of regions in a run, the same for all regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleave {
     /// Number of memory nodes in the set.
     pub ways: Ways,
-    /// Bytes on one memory node before the next follows.
+    /// Number of bytes on one memory node before the next one follows.
     pub granularity: Granularity,
 }
 
-/// Parts of regions that form one contiguous range of HPA.
+/// Parts of regions that form one contiguous range of HPA, that is, one decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     /// First HPA of the set.
     pub base: u64,
-    /// Bytes of one part before the next follows.
+    /// Number of bytes of one part before the next one follows.
     pub granularity: Granularity,
-    /// Parts of regions, by position in the set; without a manager, a part's number is that of its memory node.
+    /// Parts by their position in the set; without a manager, the number of a part is that of its memory
+    /// node.
     pub parts: Vec<usize>,
-    /// Bytes of HPA that each part covers.
     pub bytes: u64,
 }
 
 impl Set {
-    /// Bytes of HPA that all parts cover together.
+    /// Returns the number of bytes that all parts cover together.
     pub fn size(&self) -> u64 {
         self.parts.len() as u64 * self.bytes
     }
@@ -49,17 +49,18 @@ impl Set {
     }
 }
 
-/// All interleave sets of a compute node, adjacent in HPA.
+/// All interleave sets of a compute node; without a manager, they are adjacent in HPA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     sets: Vec<Set>,
-    /// Parts of all sets, in the order of the sets.
+    /// Parts of all sets, in ascending order once a set was added or removed.
     parts: Vec<usize>,
 }
 
 impl Layout {
-    /// A layout of `mns` memory nodes, with the first `interleave.ways` of them in one set and each other one in its
-    /// own; without interleaving each is in its own. `turn` selects the memory node at position 0.
+    /// Makes a layout of `mns` memory nodes. The first `interleave.ways` of them are in one set; each other
+    /// one, and each one without interleaving, has a set of its own. `turn` selects the memory node at
+    /// position 0.
     pub fn new(mns: usize, interleave: Option<Interleave>, turn: usize) -> Layout {
         let spread = interleave.map_or(0, |i| i.ways.count() as usize).min(mns);
         let granularity = interleave.map_or(Granularity::PAGE, |i| i.granularity);
@@ -74,24 +75,24 @@ impl Layout {
         Layout { sets: members.map(set).collect(), parts: (0..mns).collect() }
     }
 
-    /// The sets, by ascending HPA.
+    /// Returns the sets in ascending order of HPA.
     pub fn sets(&self) -> &[Set] {
         &self.sets
     }
 
-    /// Parts of all sets, in the order of the sets.
+    /// Returns the numbers of the parts of all sets, in ascending order.
     pub fn parts(&self) -> &[usize] {
         &self.parts
     }
 
-    /// Adds a set at a range that no other set uses.
+    /// Adds a set at addresses that no other set uses.
     pub fn add(&mut self, set: Set) {
         let at = self.sets.partition_point(|other| other.base < set.base);
         self.sets.insert(at, set);
         self.count();
     }
 
-    /// Removes the sets that begin within a range, and returns their parts.
+    /// Removes the sets that begin within `range`, and returns their parts.
     pub fn remove(&mut self, range: Range<u64>) -> Vec<usize> {
         let gone =
             self.sets.extract_if(.., |set| range.contains(&set.base)).flat_map(|set| set.parts).collect();
@@ -99,7 +100,7 @@ impl Layout {
         gone
     }
 
-    /// The parts of the sets that begin within a range.
+    /// Returns the parts of the sets that begin within `range`.
     pub(crate) fn parts_in(&self, range: Range<u64>) -> Vec<usize> {
         let sets = self.sets.iter().filter(|set| range.contains(&set.base));
         sets.flat_map(|set| set.parts.iter().copied()).collect()
@@ -110,25 +111,25 @@ impl Layout {
         self.parts.sort_unstable();
     }
 
-    /// True if any set has several memory nodes.
+    /// Returns true if any set has several memory nodes.
     pub(crate) fn is_spread(&self) -> bool {
         self.sets.iter().any(|set| set.parts.len() > 1)
     }
 
-    /// The set that contains a part.
+    /// Returns the set that contains a part; there must be one.
     pub fn set_of(&self, part: usize) -> &Set {
         let set = self.sets.iter().find(|set| set.parts.contains(&part));
         set.unwrap_or_else(|| panic!("part {part} is in none of {:?}", self.sets))
     }
 
-    /// HPA of the byte at offset `dpa` of a part.
+    /// Returns the HPA of the byte at offset `dpa` of a part.
     pub fn hpa(&self, part: usize, dpa: u64) -> u64 {
         let set = self.set_of(part);
         let position = set.parts.iter().position(|member| *member == part).expect("it is in its set");
         set.hpa(position, dpa)
     }
 
-    /// The part that contains the byte at `hpa`, and the byte's offset in the part.
+    /// Returns the part that contains the byte at `hpa`, and the offset of the byte in that part.
     pub fn place(&self, hpa: u64) -> Option<(usize, u64)> {
         self.sets.iter().find_map(|set| set.place(hpa))
     }

@@ -1,7 +1,7 @@
 //! # cxloe-sim: the whole system in virtual time
 //!
-//! The released code of the manager, of memory nodes with their mappings, and of compute nodes with their attachments
-//! and engines, in one thread, over two simulated networks.
+//! The released code of the manager, of memory nodes with their mappings, and of compute nodes with their
+//! attachments and engines runs in one thread, over two simulated networks.
 //!
 //! ```text
 //!   Scenario, seed, Overrides --> Plan --> World --> Tally: counts and latencies
@@ -18,27 +18,28 @@
 //!            +---------- network: loss, reordering, cuts, late copies ----------+
 //! ```
 //!
-//! A run is a function of its scenario, its seed and the overrides, down to the last frame and message, so that every
-//! finding can be repeated. Time is virtual: hours of time-outs take milliseconds. Scenarios of the data path alone
-//! have no manager: static maps replace it.
+//! A run is a function of its scenario, its seed and the overrides, down to the last frame and message, so
+//! that every finding can be repeated. Time is virtual: hours of time-outs take milliseconds. Scenarios of
+//! the data path alone have static maps instead of a manager.
 //!
-//! Checks of every run (panics of the code under test count as well):
-//! * each line reads as a register must: as the last write that ended before the read was submitted, or one that
-//!   overlaps it ([`register`]), despite loss, duplication, delay, cuts, pauses and restarts;
-//! * every operation ends, and fails only with an error that is justified; where only frames are lost, none fails;
-//! * after a flush, and after a region was released, the pools hold the last writes; a killed compute node loses its
-//!   unflushed writes, and nothing else;
-//! * when all are idle, the manager's committed state, the mappings of memory nodes and the attachments of compute
-//!   nodes agree; acknowledged regions exist; unassigned memory is zero;
-//! * programs with a mapped region read their last writes, across faults, forks, write-backs and killed agents, or get
-//!   an error for a lost page; threads that wait for a page are woken;
-//! * a station without a registered key gets no session, forged and replayed frames have no effect, a node with a
-//!   revoked key is served no more, and no nonce is used twice under one key;
-//! * no compute node sleeps while one of its timers is due: its thread sleeps and wakes as an agent's worker does, or
-//!   as a program with a port;
-//! * after all regions are destroyed nothing is left of them, and all buffers are empty.
+//! Every run checks the following; panics of the code under test count as violations too:
+//! * Each line reads as a register must: as the last write that ended before the read was submitted, or as
+//!   one that overlaps the read ([`register`]), despite loss, duplication, delay, cuts, pauses and restarts.
+//! * Every operation ends, and fails only with an error that is justified; where only frames are lost, no
+//!   operation fails.
+//! * After a flush, and after a region was released, the pools have the last writes. A killed compute node
+//!   loses its unflushed writes, and nothing else.
+//! * When all nodes are idle, the manager's committed state, the mappings of memory nodes and the attachments
+//!   of compute nodes agree; acknowledged regions exist; unassigned memory is zero.
+//! * Programs with a mapped region read their last writes, across faults, forks, write-backs and killed
+//!   agents, or get an error for a lost page; threads that wait for a page are woken.
+//! * A station without a registered key gets no session, forged and replayed frames have no effect, a node
+//!   with a revoked key is served no more, and no nonce is used twice under one key.
+//! * No compute node sleeps while one of its timers is due: its thread sleeps and wakes as an agent's worker
+//!   does, or as a program with a port.
+//! * After all regions were destroyed, nothing is left of them, and all buffers are empty.
 //!
-//! A [`PlantedFault`] planted into the nodes shows that these checks can fail.
+//! A [`PlantedFault`], a rule that nodes break on purpose, shows that these checks can fail.
 //!
 //! | modules | content |
 //! |---|---|
@@ -47,7 +48,7 @@
 //! | `compute_node`, `operation`, `layout`, `region`, [`register`], `verdict` | programs, and the values they may read |
 //! | `kernel` | programs' threads, page tables and events, below the pager |
 //! | `intruder`, `node_keys` | an unauthorised station in the network, and the keys of authorised nodes |
-//! | `memory_node`, `planted_fault` | memory nodes, and planted mistakes |
+//! | `memory_node`, `planted_fault` | memory nodes, and planted faults |
 //! | [`control`] | the manager, its network, the operator |
 //! | [`scaling`] | shards and workers with processing times: throughput over the number of queues |
 //! | `campaign`, `tally`, `trace`, `service_rates`, `violation` | many runs, and their results |
@@ -98,19 +99,19 @@ pub use trace::{Name, Trace};
 pub use violation::InvariantViolation;
 pub use world::World;
 
-/// Carries out the run that `plan` describes, adds its counts to `tally`, and writes its events to `trace`.
+/// Makes the run that `plan` describes, adds its counts to `tally`, and writes its events to `trace`.
 ///
 /// # Errors
-/// Returns the violation found; a panic counts as one.
+/// Returns the first violation in the run; a panic counts as one.
 pub fn run(plan: &Plan, tally: &mut Tally, trace: &Trace) -> Result<(), InvariantViolation> {
     run_while(plan, tally, trace, &|| true)
 }
 
-/// Carries out a run as long as `goes_on`, called from time to time, returns true.
+/// Makes a run, as long as `goes_on` returns true; it is called from time to time.
 ///
 /// # Errors
-/// Returns the violation found. A panic counts as one; [`InvariantViolation::Stopped`] means that the run was stopped
-/// without a result.
+/// Returns the first violation in the run. A panic counts as one; [`InvariantViolation::Stopped`] means that
+/// the run was stopped without a result.
 pub(crate) fn run_while(
     plan: &Plan,
     tally: &mut Tally,

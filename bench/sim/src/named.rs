@@ -1,4 +1,5 @@
-//! Enumerations whose values users select by name: the name and the description of each variant are stated once.
+//! Enumerations whose values users select by name. The name and the description of each variant are stated
+//! once.
 
 use std::fmt;
 
@@ -7,14 +8,14 @@ pub trait Named: Sized + Copy + 'static {
     /// All values, in the order of their declaration.
     const ALL: &'static [Self];
 
-    /// Name of the value, as users write it on the command line.
+    /// Returns the name of the value, as users write it on the command line.
     fn name(self) -> &'static str;
 
-    /// Description of the value: its documentation.
+    /// Returns the description of the value, which is the doc comment of its variant.
     fn description(self) -> &'static str;
 }
 
-/// A name given by a user that no value of the enumeration has.
+/// Error for a name that no value of the enumeration has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no such name: {0}")]
 pub struct UnknownName(pub String);
@@ -23,12 +24,13 @@ pub(crate) fn find<T: Named>(name: &str) -> Result<T, UnknownName> {
     T::ALL.iter().copied().find(|value| value.name() == name).ok_or_else(|| UnknownName(name.to_owned()))
 }
 
-/// Writes a value's name, as `Display` does.
+/// Writes the name of a value, for an implementation of `Display`.
 pub(crate) fn write<T: Named>(value: T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.pad(value.name())
 }
 
-/// Declares an enumeration with [`Named`], `Display` and `FromStr`: each variant is followed by its name.
+/// Declares an enumeration with [`Named`], `Display` and `FromStr`. Each variant has a doc comment, which is
+/// its description for users, and a name.
 macro_rules! named {
     (
         $(#[$attribute:meta])*

@@ -1,4 +1,5 @@
-//! State outside a compute node that its checks compare with: content of the pools, and the manager's regions.
+//! State outside of a compute node with which its checks compare: content of the pools, and the manager's
+//! regions.
 
 use cxloe_fabric::model::LegState;
 use cxloe_gmm_core::manager::FabricState;
@@ -6,22 +7,22 @@ use cxloe_gmm_core::manager::FabricState;
 use crate::memory_node::MemoryNode;
 use crate::region::Region;
 
-/// State outside a compute node that its checks compare with.
+/// State outside of a compute node with which its checks compare.
 #[derive(Clone, Copy)]
 pub struct NodeContext<'a> {
-    /// All memory nodes of the run, by number.
+    /// All memory nodes of the run, by their numbers.
     pub mns: &'a [MemoryNode],
     /// Committed state of the manager; `None` with a static map.
     pub state: Option<&'a FabricState>,
 }
 
 impl NodeContext<'_> {
-    /// Memory node that holds a part of a region.
     pub fn node_of(&self, region: &Region) -> &MemoryNode {
         &self.mns[region.origin.mn]
     }
 
-    /// True if the manager has withdrawn a part of a region; its owner may not have received the change yet.
+    /// Returns true if the manager has withdrawn a part of a region; the owner may not have received the
+    /// change yet.
     pub fn is_taken_away(&self, region: &Region) -> bool {
         let (Some(state), Some(place)) = (self.state, &region.place) else { return false };
         let known = state.regions.get(&place.name).filter(|known| known.created_ms == place.created_ms);

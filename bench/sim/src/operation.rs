@@ -1,4 +1,4 @@
-//! An operation that the program of a simulated compute node submits.
+//! Operations that the program of a simulated compute node submits.
 
 use std::fmt;
 
@@ -8,57 +8,55 @@ use cxloe_wire::time::Time;
 use crate::register::Shape;
 use crate::tally::Class;
 
-/// Kind and data of an operation.
+/// Kind of an operation, with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
     Read,
-    /// Fill a line with a value.
+    /// Fill the line with this value.
     Write(u64),
     /// Read this number of consecutive lines.
     BurstRead(usize),
-    /// Fill the lines set in the mask with consecutive values, starting with the second field.
+    /// Fill the lines in the mask (first field) with consecutive values, beginning with the second field.
     BurstWrite(u64, u64),
     /// Write all modified lines back to the memory nodes.
     Flush,
 }
 
-/// Number of adjacent lines from which half of the operations on an interleaved region are drawn.
+/// Number of adjacent lines that half of the operations on an interleaved region are drawn from.
 const HOT: u64 = 24;
 
-/// Access that a program makes to a range of HPA.
+/// Use that a program makes of a range of HPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Read the range's only line, through the cache.
+    /// Read the only line of the range, through the cache.
     Read,
-    /// Write the range's only line, through the cache.
+    /// Write the only line of the range, through the cache.
     Write,
-    /// Read the range, with one burst for each piece.
+    /// Read the range by bursts, one for each piece.
     ReadBurst,
-    /// Write the range, with one burst for each piece.
+    /// Write the range by bursts, one for each piece.
     WriteBurst,
     /// Flush the cache; the range is unused.
     Flush,
 }
 
-/// An operation in flight, or one to be submitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// Access that the operation makes.
     pub kind: OperationKind,
-    /// Number of the region, or of a part of one; without a manager, that of its memory node.
+    /// Index of the part of a region; without a manager, the number of its memory node.
     pub region: usize,
-    /// Life of the region at the time of submission.
+    /// Life of the part at the time of submission.
     pub life: u64,
-    /// Index of the operation's first line in the region.
+    /// Index of the operation's first line in the part.
     pub line: usize,
     /// Time of the first attempt to submit the operation.
     pub at: Time,
-    /// Set if the loss of the region's data had been reported before that time.
+    /// True if the loss of the part's content had been reported when the operation was submitted.
     pub lost: bool,
 }
 
 impl Operation {
-    /// Draws a program's next operation. Values of writes count up from `next_value`.
+    /// Draws the next operation of a program. Values to write begin with `next_value`.
     pub fn draw(r: &mut Random, regions: usize, shape: Shape, next_value: &mut u64, at: Time) -> Operation {
         let region = r.below(regions as u64) as usize;
         let line = r.below(shape.lines() as u64) as usize;
@@ -75,9 +73,10 @@ impl Operation {
         Operation { kind, region, life: 0, line, at, lost: false }
     }
 
-    /// Draws a program's next access to an interleaved region: first line, number of lines, and kind of access.
+    /// Draws the next access of a program to an interleaved region: first line, number of lines, and kind of
+    /// access.
     pub fn draw_range(r: &mut Random, lines: u64, hot: u64) -> (u64, u64, Purpose) {
-        // Half of the accesses are close together, so that they collide.
+        // Half of the accesses are close to each other, so that they collide.
         let first = if r.below(2) == 0 { r.below(lines) } else { (hot + r.below(HOT)) % lines };
         let (purpose, most) = match r.below(100) {
             0..35 => (Purpose::Read, 1),
@@ -90,7 +89,7 @@ impl Operation {
         (first, count, purpose)
     }
 
-    /// Lines that the operation accesses, in order.
+    /// Returns the lines that the operation accesses, in order.
     pub fn lines(&self) -> impl Iterator<Item = usize> + use<> {
         let mask = match self.kind {
             OperationKind::Read | OperationKind::Write(_) => 1,
@@ -102,13 +101,12 @@ impl Operation {
         (0..64).filter(move |i| mask >> i & 1 == 1).map(move |i| first + i)
     }
 
-    /// True if the operation returns data.
     pub fn is_read(&self) -> bool {
         matches!(self.kind, OperationKind::Read | OperationKind::BurstRead(_))
     }
 
-    /// Class in which the operation's latency is counted; `None` for a flush, whose time depends on the amount of
-    /// modified data.
+    /// Returns the class in which the operation's latency is counted; `None` for a flush, whose latency
+    /// depends on the amount of modified data.
     pub fn class(&self) -> Option<Class> {
         match self.kind {
             OperationKind::Read => Some(Class::Read),

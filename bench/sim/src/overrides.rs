@@ -1,4 +1,4 @@
-//! Values set by the user in place of those that the scenario and the seed determine.
+//! Values that the user sets in place of those that the scenario and the seed determine.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -21,28 +21,28 @@ const HARMLESS_LOSS: f64 = 0.02;
 /// Values that replace those of a [`Plan`]; `None` keeps the drawn value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
-    /// Frames lost, one by one: 1% or 0.01
+    /// Share of the frames that are lost one by one: 1% or 0.01
     pub loss: Option<Probability>,
 
     /// Losses in bursts: probabilities to begin and to end one at each frame, as in 0.1%/20%
     pub burst: Option<Burst>,
 
-    /// Frames that arrive twice
+    /// Share of the frames that arrive twice
     pub duplicate: Option<Probability>,
 
-    /// Frames overtaken by others
+    /// Share of the frames that others overtake
     pub reorder: Option<Probability>,
 
-    /// Frames with damaged bits
+    /// Share of the frames in which bits are flipped
     pub corrupt: Option<Probability>,
 
-    /// Frames of which a copy arrives about 65 536 frames later
+    /// Share of the frames of which a copy arrives about 65 536 frames later
     pub late: Option<Probability>,
 
     /// Time from sending to arrival, as in 500ns or 10us
     pub delay: Option<Duration>,
 
-    /// Most additional time, drawn for each frame
+    /// Maximum additional time, drawn for each frame
     pub jitter: Option<Duration>,
 
     /// Rate of every node's wire in each direction, as in 100Gbit
@@ -51,13 +51,13 @@ pub struct Overrides {
     /// Number of faults to inject into nodes and network, of the scenario's kinds
     pub faults: Option<u64>,
 
-    /// Compute nodes
+    /// Number of compute nodes
     pub cns: Option<u8>,
 
-    /// Memory nodes
+    /// Number of memory nodes
     pub mns: Option<u8>,
 
-    /// Operations of each compute node
+    /// Number of operations that each compute node submits
     pub operations: Option<u64>,
 
     /// Interleave regions over this many memory nodes: 1, 2, 3, 4, 6, 8, 12 or 16
@@ -66,32 +66,33 @@ pub struct Overrides {
     /// Interleave granularity: 256 to 16K
     pub granularity: Option<Granularity>,
 
-    /// Most operations in flight of a compute node
+    /// Maximum number of operations in flight of a compute node
     pub depth: Option<u16>,
 
-    /// Longest time from one operation of a compute node to its next
+    /// Maximum time from one operation of a compute node to its next
     pub think: Option<Duration>,
 
-    /// Streams of each session
+    /// Number of streams in each session
     pub streams: Option<u8>,
 
-    /// Line cache of each compute node; 0 for none
+    /// Size of each compute node's line cache; 0 for none
     pub cache: Option<ByteSize>,
 
-    /// Frames that the receive queue of a memory node holds
+    /// Number of frames for which the receive queue of a memory node has room
     pub fifo: Option<u16>,
 
-    /// Frames in that queue above which the memory node signals congestion; 0 for never
+    /// Number of frames in the receive queue above which a memory node signals congestion; 0 for never
     pub threshold: Option<u16>,
 
-    /// Frames that a memory node processes per microsecond [default: unlimited]
+    /// Number of frames that a memory node handles per microsecond; unlimited unless set
     pub service_rate: Option<f64>,
 
-    /// Plant a mistake into the nodes, to test the checker
+    /// Fault to plant into the nodes, to test the checks of a run
     pub plant: Option<PlantedFault>,
 }
 
-/// A line cache of `size` bytes with four ways, as in the paper, or with fewer ways if it has fewer than four lines.
+/// Returns a line cache of `size` bytes with four ways, as in the paper; it has fewer ways if it has fewer
+/// lines than four.
 pub fn line_cache(size: ByteSize) -> CacheConfig {
     let bytes = size.0 as usize;
     CacheConfig { bytes, ways: (bytes / LINE_SIZE).clamp(1, 4) }
@@ -104,7 +105,8 @@ fn set<T>(place: &mut T, value: Option<T>) {
 }
 
 impl Overrides {
-    /// Replaces the values of `plan` that the user has set.
+    /// Replaces the values of `plan` that the user has set. Drops the plan's promise that all operations
+    /// succeed if these values may make one fail.
     pub(crate) fn apply(&self, plan: &mut Plan) {
         let faults = &mut plan.path.faults;
         set(&mut faults.drop, self.loss);
@@ -154,7 +156,7 @@ impl Overrides {
         plan.mistake = self.plant;
     }
 
-    /// Command-line options that set the same values.
+    /// Returns the command-line options that set the same values.
     pub fn arguments(&self) -> String {
         let time =
             |t: Option<Duration>| t.map(|t| humantime::format_duration(t).to_string().replace(' ', ""));
@@ -188,7 +190,7 @@ impl Overrides {
     }
 }
 
-/// One option preceded by a blank; empty if `value` is none.
+/// Formats an option, preceded by a blank; empty if there is no value.
 fn option(name: &str, value: Option<impl Display>) -> String {
     value.map_or_else(String::new, |value| format!(" --{name} {value}"))
 }

@@ -1,6 +1,5 @@
-//! All parameters of a run, drawn from its seed.
-//!
-//! The [`Scenario`] determines what can be drawn; values set by the user take precedence.
+//! All parameters of a run, drawn from its seed. The [`Scenario`] determines what can be drawn; values that
+//! the user sets take precedence.
 
 mod interleaved;
 mod managed;
@@ -33,15 +32,16 @@ pub(crate) use network_profile::{network_profile, overload};
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// One of this number of mixed runs exhausts the sequence numbers; such a run costs as much as a hundred others.
+/// One of this number of mixed runs exhausts the sequence numbers. Such a run costs as much as a hundred
+/// others.
 const LATE_ONE_IN: u64 = 512;
-/// One of this number of mixed runs has all parts of the system, and one has sessions without caches.
+/// A mixed run is of each of the [`SPECIAL`] scenarios once in this number of runs.
 const SPECIAL_ONE_IN: u64 = 12;
 const SPECIAL: [Scenario; 5] =
     [Scenario::Control, Scenario::Managers, Scenario::Sessions, Scenario::Paging, Scenario::Intruders];
-/// One of this number of other runs has nodes with keys.
+/// One of this number of runs in other scenarios has nodes with keys.
 const KEYED_ONE_IN: u64 = 4;
-/// Operations of a run that exhausts the sequence numbers: more than 16 bits can count.
+/// Number of operations in a run that exhausts the sequence numbers: more than 16 bits can count.
 const LATE_OPERATIONS: u64 = 72_000;
 
 /// All parameters of a run; the same plan always gives the same run.
@@ -49,93 +49,90 @@ const LATE_OPERATIONS: u64 = 72_000;
 pub struct Plan {
     /// Seed from which all other values are drawn.
     pub seed: u64,
-    /// Scenario of the run; in a mixed run, the scenario drawn for it.
+    /// Scenario of the run; for a mixed run, the one that the seed has selected.
     pub scenario: Scenario,
     /// Lines of each region that programs use.
     pub shape: Shape,
-    /// Compute nodes, by number.
+    /// Compute nodes, by their numbers.
     pub cns: Vec<CnPlan>,
-    /// Memory nodes, by number.
+    /// Memory nodes, by their numbers.
     pub mns: Vec<MnPlan>,
-    /// Interleave set over the first memory nodes, if any.
+    /// Interleaving of regions over the first memory nodes; `None` if each region is on one memory node.
     pub interleave: Option<Interleave>,
-    /// Delays, losses and other faults that frames meet at first.
+    /// Delays, losses and other faults of the network at the beginning of the run.
     pub path: Path,
-    /// Largest frame on every link, in bytes.
+    /// Maximum length of a frame on every link, in bytes.
     pub max_frame: usize,
-    /// Largest number of frames that a node processes in one round.
+    /// Maximum number of frames that a node handles in one round.
     pub batch: usize,
     /// Time-outs of the nodes' sessions.
     pub timing: Timing,
-    /// Set if frames are sealed with a pre-shared key.
+    /// True if frames are sealed with a pre-shared key.
     pub sealed: bool,
-    /// Set if nodes have keys: each session is sealed under its own keys, which are replaced every 40 ms. Takes
-    /// precedence over `sealed`.
+    /// True if nodes have keys: each session is sealed under keys of its own, which are replaced every 40 ms.
+    /// Takes precedence over `sealed`.
     pub keyed: bool,
-    /// Set if an unauthorised station in the network is active; requires that nodes have keys.
+    /// True if an unauthorised station in the network is active, which requires that nodes have keys.
     pub intruder: bool,
-    /// Number and kinds of the faults to inject.
     pub faults: FaultPlan,
-    /// Set if no planned fault can make an operation fail, so that a failed operation is a violation.
+    /// True if no planned fault can make an operation fail, so that a failed operation is a violation.
     pub all_succeed: bool,
-    /// Mistake planted into the nodes, if any.
+    /// Rule that the nodes break on purpose; `None` in an ordinary run.
     pub mistake: Option<PlantedFault>,
-    /// The manager and its orders; `None` with static maps.
+    /// The manager and the operator's orders; `None` with static maps.
     pub fabric: Option<FabricPlan>,
 }
 
-/// Parameters of a compute node and its program.
+/// Parameters of a compute node, and of its program.
 #[derive(Clone, Debug)]
 pub struct CnPlan {
     /// Rates and queue lengths of the node's port.
     pub port: PortConfig,
-    /// Streams of each of the node's sessions.
+    /// Number of streams in each of the node's sessions.
     pub streams: u8,
-    /// Size of the node's line cache.
+    /// Size and associativity of the node's line cache.
     pub cache: CacheConfig,
-    /// Number of operations that the program submits.
     pub operations: u64,
-    /// Longest pause between two operations.
+    /// Maximum pause between two operations.
     pub pause: Duration,
-    /// Largest number of operations in flight.
     pub depth: usize,
     /// Rate control of the node; `None` if disabled.
     pub pacing: Option<Pacing>,
     /// Programs that map the node's region; `None` for a program that submits operations.
     pub paging: Option<PagingPlan>,
-    /// Set if the node requests frames of many lines.
+    /// True if the node requests frames of many lines.
     pub multi: bool,
-    /// Largest number of operations that the program submits in direct succession.
+    /// Maximum number of operations that the program submits in direct succession.
     pub together: usize,
-    /// Number of the link's queues, a power of two; each has its own address and session.
+    /// Number of the link's queues, a power of two; each queue has a MAC address and sessions of its own.
     pub queues: u8,
-    /// Style of waiting of the thread that drives the node's engine.
+    /// Wait style of the thread that calls the node's engine.
     pub wait: WaitStyle,
-    /// Set if the program itself drives the engine, through a port; otherwise an agent's worker does.
+    /// True if the program itself calls the engine, through a port; otherwise an agent's worker does.
     pub by_port: bool,
 }
 
-/// Parameters of a memory node.
 #[derive(Clone, Debug)]
 pub struct MnPlan {
     /// Rates and queue lengths of the node's port.
     pub port: PortConfig,
-    /// Largest number of early writes that a session holds.
+    /// Maximum number of writes that a session keeps because they came too early.
     pub early_buffers: usize,
-    /// Processing time of each frame.
+    /// Time that the node takes for each frame.
     pub service: Duration,
-    /// Queue lengths at which the node signals congestion.
+    /// Length of the receive queue from which the node signals congestion.
     pub congestion: CongestionConfig,
-    /// Set if the node accepts frames of many lines: before its first restart, and after.
+    /// True if the node accepts frames of many lines: before its first restart, and after.
     pub multi: [bool; 2],
 }
 
 impl Plan {
-    /// Parameters of the run of `seed` in `scenario`.
+    /// Draws the parameters of the run of `seed` in `scenario`.
     pub fn draw(scenario: Scenario, seed: u64) -> Plan {
         let mut random = Random::part(seed, 1);
         let r = &mut random;
-        // A separate random sequence, so that the other values of a seed stay the same.
+        // A separate random sequence leaves the other values of each seed as they were before this one was
+        // added.
         let special = SPECIAL.get(Random::part(seed, 3).below(SPECIAL_ONE_IN) as usize);
         let (scenario, everything) = match scenario {
             Scenario::Mixed if let Some(special) = special => (*special, false),
@@ -148,17 +145,17 @@ impl Plan {
         };
         let mut plan = if everything { Plan::everything(seed, r) } else { Plan::plain(seed, scenario, r) };
         plan.specialise(r);
-        // Separate random sequences as well.
+        // These have separate random sequences for the same reason.
         plan.pack(&mut Random::part(seed, 4));
         plan.give_queues(&mut Random::part(seed, 6));
         plan.vary_waiting(&mut Random::part(seed, 8));
-        // The sequence numbers of these runs are those of a single session, which keys would replace.
+        // These runs are about the sequence numbers of a single session, which keys would replace by others.
         let one_session = matches!(plan.scenario, Scenario::Calm | Scenario::Late | Scenario::Congested);
         plan.keyed |= !one_session && Random::part(seed, 7).below(KEYED_ONE_IN) == 0;
         plan
     }
 
-    /// Draws the nodes that accept many lines in one frame, and the operations that fill such frames.
+    /// Draws the nodes that accept many lines in a frame, and the operations that fill such frames.
     fn pack(&mut self, r: &mut Random) {
         let mut knows = || r.below(4) > 0;
         for cn in &mut self.cns {
@@ -173,22 +170,22 @@ impl Plan {
         }
     }
 
-    /// Draws how compute nodes wait and what drives their engines. Most sleep whenever they can, so that a missing
-    /// wake-up is not hidden by polling.
+    /// Draws the wait styles of compute nodes, and the threads that call their engines. Most threads sleep
+    /// whenever they can, since polling would hide a missing wake-up.
     fn vary_waiting(&mut self, r: &mut Random) {
         for cn in &mut self.cns {
             cn.wait = pick(r, &[WaitStyle::Sleep, WaitStyle::Sleep, WaitStyle::default()]);
-            // A node with a manager or with mapped memory has an agent.
+            // A node with a manager or with mapped memory needs an agent.
             cn.by_port = r.below(3) == 0 && self.fabric.is_none() && cn.paging.is_none();
         }
     }
 
-    /// A plan with all variations of nodes and network.
+    /// Draws a plan with all variations of nodes and network.
     fn everything(seed: u64, r: &mut Random) -> Plan {
         let tx_slots = pick(r, &[2, 4, 64, 2048]);
         let fifo_capacity = pick(r, &[4, 16, 512]);
         let port = PortConfig { tx_slots, fifo_capacity, ..PortConfig::default() };
-        // A low rate fills the transmit ring.
+        // A low rate lets the transmit ring fill up.
         let slow = PortConfig { egress: Rate::bits_per_s(1_000_000_000), ..port };
         let mns = (0..1 + r.below(2))
             .map(|_| MnPlan {
@@ -232,7 +229,7 @@ impl Plan {
         }
     }
 
-    /// A plan of one or two nodes on each side of a network without faults.
+    /// Draws a plan of two compute nodes and one or two memory nodes, in a network without faults.
     fn plain(seed: u64, scenario: Scenario, r: &mut Random) -> Plan {
         let port = PortConfig::default();
         let congestion = CongestionConfig { threshold: 0, class: CLASS, ..CongestionConfig::default() };
@@ -275,7 +272,7 @@ impl Plan {
         }
     }
 
-    /// Sets the values by which the scenario differs from others.
+    /// Changes the values by which the scenario differs from others.
     fn specialise(&mut self, r: &mut Random) {
         let faults = &mut self.path.faults;
         let some = |r: &mut Random| FaultPlan { count: 2 + r.below(6), kinds: &[] };
@@ -353,19 +350,20 @@ impl Plan {
         }
     }
 
-    /// Sets sessions without caches, with widely varied parameters.
+    /// Plans sessions without caches, with parameters that vary widely.
     fn vary_sessions(&mut self, r: &mut Random) {
         let mtu = pick(r, &[1500, 1500, 9000]);
         let (tx_slots, fifo_capacity) = (pick(r, &[8, 64, 2048]), pick(r, &[16, 512]));
         let port = PortConfig { mtu, tx_slots, fifo_capacity, ..PortConfig::default() };
-        // A low rate fills the transmit ring.
+        // A low rate lets the transmit ring fill up.
         let slow = PortConfig { egress: Rate::bits_per_s(1_000_000_000), ..port };
         self.max_frame = mtu + 14;
         self.shape = Shape { pages: 6, page_lines: 12 };
         self.path = overload(r);
         self.batch = pick(r, &[1, 8, 64]);
         self.sealed = r.below(6) == 0;
-        // A separate random sequence, so that the other values of a seed stay the same.
+        // A separate random sequence leaves the other values of each seed as they were before this one was
+        // added.
         self.keyed = Random::part(self.seed, 7_001).below(6) == 0;
         self.timing = pick(r, &[Timing::default(), TIMING, TIMING]);
         for mn in &mut self.mns {
@@ -393,7 +391,7 @@ impl Plan {
         self.faults = FaultPlan { kinds, count: r.below(5) };
     }
 
-    /// Sets nodes with keys, frequent rekeying, and an active unauthorised station.
+    /// Plans nodes with keys, frequent rekeying, and an active unauthorised station.
     fn intrude(&mut self, r: &mut Random) {
         if r.below(2) == 0 {
             self.path = network_profile(r);
@@ -408,7 +406,7 @@ impl Plan {
         self.faults = FaultPlan { kinds: fault::INTRUDED, count: 4 + r.below(8) };
     }
 
-    /// Sets several compute nodes at 100 Gbit/s and a memory node that is slower than all of them together.
+    /// Plans several compute nodes at 100 Gbit/s, and a memory node that is slower than all of them together.
     fn congest(&mut self, r: &mut Random) {
         let wire = Some(Rate::gbit_per_s(100));
         let port = PortConfig { egress: wire, ingress: wire, ..PortConfig::default() };
@@ -441,12 +439,13 @@ impl Plan {
     }
 }
 
-/// Largest frame at an MTU of 1500.
+/// Maximum length of a frame at an MTU of 1500, in bytes.
 pub(crate) const FRAME_MTU: usize = 1514;
-/// Frame large enough for a burst of all used lines of a page; small buffers make runs shorter.
+/// Length of frames that is enough for a burst of all used lines of a page, in bytes. Small buffers make runs
+/// shorter.
 const FRAME_SMALL: usize = 512;
 
-/// Time-outs shorter than in production, so that sessions end and are reopened within a run.
+/// Time-outs shorter than in production, so that sessions end and begin again within a run.
 pub const TIMING: Timing = Timing {
     dead_after: Duration::from_millis(60),
     suspect_after: Duration::from_millis(15),
@@ -462,13 +461,13 @@ pub const TIMING: Timing = Timing {
 /// Priority Flow Control class (IEEE 802.1Qbb) of all frames.
 const CLASS: u8 = 3;
 
-/// Rate control on a link of 100 Gbit/s, with the time constants of the paper.
+/// Returns the rate control for a link of 100 Gbit/s, with the time constants of the paper.
 fn paced() -> Pacing {
     let control = cxloe_cc::Config::for_link(100 * cxloe_cc::GBIT);
     Pacing { control, bucket: BUCKET_DEFAULT, class: CLASS }
 }
 
-/// Scenarios from which a mixed run is drawn, besides one with all faults.
+/// Scenarios of which a mixed run is one, unless it has all faults or is one of the [`SPECIAL`] ones.
 const NAMED: [Scenario; 10] = [
     Scenario::Interleaved,
     Scenario::Calm,
@@ -486,6 +485,7 @@ const fn cache(lines: usize, ways: usize) -> CacheConfig {
     CacheConfig { bytes: lines * 64, ways }
 }
 
-/// Line caches that runs are drawn from: small ones, so that lines are evicted; none; one with room for all lines.
+/// Line caches to draw from: no cache, small ones, in which lines are evicted, and one with room for all
+/// lines.
 const CACHES: [CacheConfig; 6] =
     [CacheConfig::OFF, cache(4, 4), cache(4, 1), cache(4, 2), cache(2, 2), cache(64, 4)];

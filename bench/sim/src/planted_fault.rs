@@ -1,8 +1,8 @@
-//! Mistakes planted on purpose, to test the checker.
+//! Planted faults: rules that nodes break on purpose, to test the checks of a run.
 //!
-//! Most mistakes are between the network and a memory node's service, and make the node violate one rule; the last
-//! concern compute nodes' view of their regions, and their sleep. A run with a planted mistake must fail, or the
-//! checker is ineffective.
+//! Most of them act between the network and a memory node's service, so that the node breaks one rule. The
+//! last ones concern the way in which compute nodes treat their regions, and their sleep. A run with a
+//! planted fault must fail, or the checks are ineffective.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,7 +13,7 @@ use cxloe_wire::frame::{Command, Header, LINE_SIZE, Mac, Message};
 use crate::named::named;
 
 named! {
-    /// A planted mistake, at a memory node unless stated otherwise.
+    /// A rule that nodes break on purpose; a memory node does so unless stated otherwise.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum PlantedFault {
         /// Acknowledges a line write now and then without storing it
@@ -54,13 +54,14 @@ named! {
         LetsGoEarly = "lets-go-early",
         /// Compute nodes sleep longer than until their next timer
         ForgetsTimers = "forgets-timers",
-        /// Compute nodes sleep, as decided before, right after they followed an order
+        /// Compute nodes sleep right after they have followed an order of the manager, as decided before it
+        /// arrived
         SleepsOnOrders = "sleeps-on-orders",
     }
 }
 
 impl PlantedFault {
-    /// Changes a route, for mistakes that concern routes, before the engine receives it.
+    /// Changes a route before the engine receives it, if the planted fault concerns routes.
     pub(crate) fn misroute(self, route: &mut Route) {
         let last = route.targets.len() - 1;
         match self {
@@ -78,25 +79,25 @@ impl PlantedFault {
 
 /// One of this number of line writes is lost.
 const LOSES_EVERY: u64 = 13;
-/// Number of requests that are remembered for repetition.
+/// Number of requests that are remembered in order to recognise repeated ones.
 const SEEN_MAX: usize = 1024;
 
-/// Lines of a memory node, by compute node and CMem address.
+/// Lines in the pool of a memory node, by compute node and CMem address.
 pub(crate) trait Lines {
-    /// Content of a line; `None` if no memory is mapped at the address.
+    /// Returns the content of a line; `None` if no memory is mapped at the address.
     fn get(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]>;
     fn set(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]);
 }
 
-/// The mistake that a memory node makes, and the state that it needs.
+/// The rule that a memory node breaks, with the state that this needs.
 pub(crate) struct FaultPlanter {
     mistake: PlantedFault,
-    /// Requests received, newest last.
+    /// Requests received so far, the newest last.
     seen: VecDeque<Vec<u8>>,
     writes: u64,
-    /// Line that each compute node wrote last, with the content before that write.
+    /// Line that each compute node has written last, with the content before that write.
     last: HashMap<Mac, (u64, [u8; LINE_SIZE])>,
-    /// Line to restore once the service has handled the frame, with its content.
+    /// Line to overwrite once the service has handled the frame, with the content to write.
     undo: Option<(Mac, u64, [u8; LINE_SIZE])>,
 }
 
@@ -105,13 +106,13 @@ impl FaultPlanter {
         FaultPlanter { mistake, seen: VecDeque::new(), writes: 0, last: HashMap::new(), undo: None }
     }
 
-    /// Applies the mistake to a frame before the service handles it; returns `false` if the service is not to receive
-    /// the frame.
+    /// Breaks the rule for a frame before the service handles it. Returns false if the service must not
+    /// receive the frame.
     pub fn before(&mut self, frame: &[u8], lines: &dyn Lines) -> bool {
         let Some(header) = Header::parse(frame) else { return true };
         let again = self.seen.iter().any(|seen| seen == frame);
         let request = Command::from_u8(header.command);
-        // Of several writes in one frame, the first.
+        // Of several writes in one frame, only the first is affected.
         let write = match Message::parse(frame) {
             Ok((_, Message::WriteReq { data })) => Some(*data),
             Ok((_, Message::MultiWriteReq { data, .. })) => Some(data[0]),
@@ -148,7 +149,7 @@ impl FaultPlanter {
         true
     }
 
-    /// Completes the mistake once the service has handled the frame.
+    /// Breaks the rule for a frame after the service has handled it.
     pub fn after(&mut self, lines: &dyn Lines) {
         if let Some((cn, cmem, data)) = self.undo.take() {
             lines.set(cn, cmem, &data);

@@ -1,11 +1,12 @@
-//! Values that each line of a region may have: a register, written and read by one compute node.
+//! Values that each line of a region may have. A line is a register, which one compute node writes and reads.
 //!
-//! A read may return the last write that ended before the read was submitted, or one that overlaps it. A failed write
-//! may have taken effect or not; the first read that no write overlaps decides.
+//! A read may return the last write that ended before the read was submitted, or a write that overlaps the
+//! read. A failed write may have taken effect or not; the first read that no write overlaps decides which.
 //!
-//! In addition, the values that the memory node may hold are recorded for each line; they are older than those of the
-//! cache. After the compute node was killed, only these values may be read: a value that was only in the cache may be
-//! lost, but not a value that a flush or an acknowledgement has confirmed to be at the memory node.
+//! In addition, the values that the memory node may have are recorded for each line; they may be older than
+//! those in the cache. After the compute node was killed, only these values may be read: a value that was
+//! only in the cache may be lost, but not a value that a flush or an acknowledgement has confirmed to be at
+//! the memory node.
 
 use cxloe_wire::frame::LINE_SIZE;
 
@@ -19,23 +20,24 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Number of used lines in all pages.
+    /// Returns the number of used lines in all pages.
     pub fn lines(self) -> usize {
         self.pages * self.page_lines
     }
 
-    /// Offset of a used line in its region, in bytes.
+    /// Returns the offset of a used line in its region, in bytes.
     pub fn offset(self, line: usize) -> u64 {
         (line / self.page_lines * 4096 + line % self.page_lines * LINE_SIZE) as u64
     }
 
-    /// Used lines from `line` to the end of its page.
+    /// Returns the number of used lines from `line` to the end of its page.
     pub(crate) fn rest_of_page(self, line: usize) -> usize {
         self.page_lines - line % self.page_lines
     }
 }
 
-/// A line filled with `value`, encoded differently in each word.
+/// Returns the line that stands for `value`, with the value encoded differently in each word, so that a torn
+/// line is noticed.
 pub fn content(value: u64) -> [u8; LINE_SIZE] {
     let mut line = [0; LINE_SIZE];
     for (i, word) in line.chunks_exact_mut(8).enumerate() {
@@ -44,29 +46,29 @@ pub fn content(value: u64) -> [u8; LINE_SIZE] {
     line
 }
 
-/// Value that a line is filled with; `None` for any other content.
+/// Returns the value that a line stands for; `None` if no value has this content.
 pub fn value(line: &[u8]) -> Option<u64> {
     let value = u64::from_le_bytes(*line.first_chunk()?);
     (line == content(value)).then_some(value)
 }
 
-/// Initial content of a region, which differs between pools, so that a read of lost memory is detected.
+/// Origin of a region's initial content. The content differs between pools, so that a read of lost memory is
+/// noticed.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     /// Number of the compute node that owns the region.
     pub cn: usize,
-    /// Number of the memory node that holds the region.
+    /// Number of the memory node that has the region.
     pub mn: usize,
-    /// Number of times the region has been replaced.
+    /// Number of times that the region was replaced.
     pub life: u64,
-    /// Number of times the memory node has lost its pool.
+    /// Number of times that the memory node has lost its pool.
     pub losses: usize,
-    /// Set if the content is all zeros, as in a new region of the manager.
+    /// True if the content is all zeros, as in a new region of the manager.
     pub zero: bool,
 }
 
 impl Origin {
-    /// Value that a line is filled with at first.
     pub fn initial(self, line: usize) -> u64 {
         let Origin { cn, mn, life, losses, zero } = self;
         if zero {
@@ -79,26 +81,24 @@ impl Origin {
 /// A value in a line that no permitted order of reads and writes explains.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A line holds bytes that no write has written.
+    /// A line contains bytes that no write has written.
     #[error("line {line} {} holds garbage: {data:02x?}", place(*.stored))]
     Garbage {
         /// Index of the line among the used ones.
         line: usize,
-        /// Set if the value is in the memory node's pool; otherwise a read returned it.
+        /// True if the value is in the memory node's pool; otherwise a read has returned it.
         stored: bool,
-        /// Content of the line.
         data: Vec<u8>,
     },
-    /// A line holds a value that is outdated, or that was not written yet.
+    /// A line has a value that is outdated, or that was not written yet.
     #[error("line {line} {} holds {got:#x}; allowed: {allowed:x?}", place(*.stored))]
     Value {
         /// Index of the line among the used ones.
         line: usize,
-        /// Set if the value is in the memory node's pool; otherwise a read returned it.
+        /// True if the value is in the memory node's pool; otherwise a read has returned it.
         stored: bool,
-        /// Value that the line holds.
         got: u64,
-        /// Values that the line may hold.
+        /// Values that the line may have.
         allowed: Vec<u64>,
     },
 }
@@ -107,21 +107,21 @@ fn place(stored: bool) -> &'static str {
     if stored { "of the pool, after a flush," } else { "as read" }
 }
 
-/// A read in flight.
+/// A read in flight, with the values that it may return.
 struct Read {
     id: u64,
     allowed: Vec<u64>,
-    /// Set if no write to the line was in flight when the read was submitted, and none was submitted since.
+    /// True if no write to the line was in flight when the read was submitted, and none was submitted since.
     alone: bool,
 }
 
 struct LineHistory {
-    /// Values that a read may return, apart from those of writes in flight.
+    /// Values that a read may return, other than those of writes in flight.
     candidates: Vec<u64>,
     /// Values of writes in flight, in order of submission.
     writes: Vec<u64>,
     reads: Vec<Read>,
-    /// Values that the memory node may hold, in order of submission.
+    /// Values that the memory node may have, in order of submission.
     stored: Vec<u64>,
 }
 
@@ -129,7 +129,6 @@ struct LineHistory {
 pub struct Registers(Vec<LineHistory>);
 
 impl Registers {
-    /// Registers of `lines` lines with the content of `origin`.
     pub fn new(origin: Origin, lines: usize) -> Registers {
         let line = |i| LineHistory {
             candidates: vec![origin.initial(i)],
@@ -140,7 +139,7 @@ impl Registers {
         Registers((0..lines).map(line).collect())
     }
 
-    /// Replaces the initial content once the memory node's state is known; written values stay.
+    /// Replaces the initial values once the memory node's state is known; values that were written stay.
     pub(crate) fn rebase(&mut self, before: Origin, now: Origin) {
         for (i, line) in self.0.iter_mut().enumerate() {
             let values = line.candidates.iter_mut().chain(&mut line.stored);
@@ -148,22 +147,22 @@ impl Registers {
         }
     }
 
-    /// Records that a read `id` is about to be submitted.
+    /// Records that the read `id` is about to be submitted, with the values that it may return.
     pub(crate) fn read_issued(&mut self, line: usize, id: u64) {
         let LineHistory { candidates, writes, reads, .. } = &mut self.0[line];
         let allowed = candidates.iter().chain(writes.iter()).copied().collect();
         reads.push(Read { id, allowed, alone: writes.is_empty() });
     }
 
-    /// Records that the read has failed, or was not submitted after all.
+    /// Records that the read `id` has failed, or was not submitted after all.
     pub(crate) fn read_failed(&mut self, line: usize, id: u64) {
         self.0[line].reads.retain(|r| r.id != id);
     }
 
-    /// Records that the read has returned `data`, from the memory node or from the cache.
+    /// Records that the read `id` has returned `data`, from the memory node or from the cache.
     ///
     /// # Errors
-    /// Returns [`Violation`] if the line may not have this content.
+    /// Returns [`Violation`] if the line may not have this value.
     pub(crate) fn read_ended(
         &mut self,
         line: usize,
@@ -181,8 +180,8 @@ impl Registers {
             return Err(Violation::Value { line, stored: false, got, allowed: read.allowed });
         }
         if read.alone {
-            // A read that overlaps others does not decide: the others may still return a value that this one has ruled
-            // out.
+            // Only a read without overlapping writes decides: if a write was in flight, another read may
+            // still return a value that this one has not returned.
             state.candidates.clear();
             state.candidates.push(got);
             if from_memory {
@@ -203,19 +202,19 @@ impl Registers {
         state
     }
 
-    /// Records that a write is being submitted.
+    /// Records that a write is being submitted, which all reads in flight may return from now on.
     pub(crate) fn write_issued(&mut self, line: usize, value: u64) {
         self.overlap(line, value).writes.push(value);
     }
 
-    /// Records that a write in flight has ended.
+    /// Records that a write in flight has ended, or failed.
     pub(crate) fn write_ended(&mut self, line: usize, value: u64, failed: bool) {
         let LineHistory { candidates, writes, stored, .. } = &mut self.0[line];
         if !failed && let Some(at) = stored.iter().position(|v| *v == value) {
-            // Earlier values have been overwritten; later ones may already be at the memory node.
+            // Earlier values have been overwritten; later ones may be at the memory node already.
             stored.drain(..at);
         }
-        // A missing value was overtaken by a later write that completed at once.
+        // If the value is missing here, a later write has completed at once and has decided the line's value.
         if let Some(at) = writes.iter().position(|w| *w == value) {
             writes.remove(at);
             if !failed {
@@ -225,7 +224,7 @@ impl Registers {
         }
     }
 
-    /// Records a write that the cache completed at once.
+    /// Records a write that the cache has completed at once.
     pub fn written(&mut self, line: usize, value: u64) {
         let state = self.overlap(line, value);
         state.writes.clear();
@@ -240,8 +239,8 @@ impl Registers {
         }
     }
 
-    /// Records that the compute node was killed with its cache: writes in flight may still take effect until its
-    /// successor's session starts, and writes in the cache may have reached the memory node or not.
+    /// Records that the compute node was killed with its cache. Writes in flight may take effect until the
+    /// next process's session begins; values in the cache may have reached the memory node or not.
     pub(crate) fn crashed(&mut self) {
         for line in &mut self.0 {
             line.candidates.clone_from(&line.stored);
@@ -250,10 +249,10 @@ impl Registers {
         }
     }
 
-    /// Compares a line with the memory node's pool, after a flush.
+    /// Compares a line in the memory node's pool with the values that it may have, after a flush.
     ///
     /// # Errors
-    /// Returns [`Violation`] if the pool's value is not permitted.
+    /// Returns [`Violation`] if the line may not have the pool's value.
     pub(crate) fn check_stored(&self, line: usize, data: &[u8]) -> Result<(), Violation> {
         let state = &self.0[line];
         let Some(got) = value(data) else {
@@ -277,7 +276,7 @@ mod tests {
     }
 
     fn allowed(registers: &mut Registers, value: u64) -> bool {
-        // The read is removed again, so that it does not decide between values.
+        // The read is removed again, so that it does not decide the value.
         registers.read_issued(0, 99);
         let may = registers.0[0].reads.iter().any(|r| r.id == 99 && r.allowed.contains(&value));
         registers.read_failed(0, 99);
@@ -321,7 +320,7 @@ mod tests {
         assert!(allowed(&mut r, 2) && allowed(&mut r, 3));
         assert!(!allowed(&mut r, 1) && !allowed(&mut r, ORIGIN.initial(0)));
 
-        // The acknowledged write must be in the pool; the one in flight may be.
+        // The acknowledged write must be in the pool; the write in flight may be there.
         r.write_issued(0, 4);
         r.write_ended(0, 4, false);
         r.write_issued(0, 5);

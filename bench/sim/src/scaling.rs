@@ -1,5 +1,6 @@
-//! Model of throughput over the number of queues, without a core for each: the released sessions, in virtual time,
-//! between shards of a compute node and workers of a memory node that take a given time for each frame.
+//! Model of throughput over the number of queues, on a machine with too few cores to measure it. The released
+//! sessions run in virtual time, between shards of a compute node and workers of a memory node that take a
+//! given time for each frame.
 //!
 //! ```text
 //!   shard 0: Requester --+                                  +--> worker 0: Responder
@@ -7,11 +8,12 @@
 //!   ...                  |                                  |    ...
 //! ```
 //!
-//! Assumed, not measured: a thread spends the same time on a frame whether other threads run or not, as if caches and
-//! memory bandwidth were unlimited; each shard and each worker has a core of its own; a NIC queue holds the frames that
-//! arrive while its worker is busy. Simulated: order, windows, acknowledgements, the round trip, the distribution of
-//! shards over workers, and the wire's rate. So the model shows limits by windows, the wire or an uneven distribution,
-//! but not by a machine's memory: `cxloe-bench scale` on a machine with enough cores shows limits of memory.
+//! The model assumes that a thread takes the same time for a frame whether other threads run or not, as if
+//! caches and memory bandwidth were unlimited; that each shard and each worker has a core of its own; and
+//! that a NIC queue keeps the frames that arrive while its worker is busy. It simulates order, windows,
+//! acknowledgements, the round trip, the distribution of shards over workers, and the wire's rate. So the
+//! model shows limits by windows, the wire or an uneven distribution, but not by a machine's memory.
+//! `cxloe-bench scale` shows these, on a machine with enough cores.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,38 +34,37 @@ const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 0x99]);
 const PAGE: u64 = 4096;
 const STREAMS: u8 = 4;
-/// Virtual time in which all sessions open, before the first request.
+/// Virtual time within which all sessions must open, before the first request.
 const OPENING: Duration = Duration::from_millis(200);
-/// Virtual time of work before counting starts, in which the windows fill.
+/// Virtual time of requests before counting begins, in which the windows fill.
 const WARM_UP: Duration = Duration::from_millis(1);
-/// Number of frames that a NIC's queue holds.
+/// Number of frames in a NIC's queue, beyond which arriving frames are dropped.
 const QUEUE_FRAMES: usize = 4096;
 
-/// Parameters of the model.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ScalingSetting {
-    /// Shards of the compute node, 1 to 16.
+    /// Number of shards of the compute node, 1 to 16.
     pub shards: u8,
-    /// Number of the memory node's workers.
     pub workers: usize,
-    /// Time that a shard spends on a frame sent or received, in nanoseconds.
+    /// Time in nanoseconds that a shard takes for a frame sent or received.
     pub shard_frame_ns: u64,
-    /// Time that a worker spends on a frame and its answer, in nanoseconds.
+    /// Time in nanoseconds that a worker takes for a frame and its answer.
     pub worker_frame_ns: u64,
-    /// Additional time per line in a frame, at either end, in nanoseconds.
+    /// Additional time in nanoseconds for each line in a frame, at either end.
     pub line_ns: u64,
     /// Rate of the wire in each direction, in Gbit/s.
     pub gbit_per_s: u32,
-    /// Lines of each request: 1, or more for burst reads, up to the 23 that a frame of MTU 1500 carries.
+    /// Number of lines in each request: 1, or more for burst reads, up to the 23 that a frame of MTU 1500
+    /// carries.
     pub lines: usize,
     /// Number of requests that each shard has in flight.
     pub depth: usize,
-    /// Virtual time during which requests are counted, in microseconds.
+    /// Virtual time in microseconds during which requests are counted.
     pub micros: u64,
 }
 
 impl Default for ScalingSetting {
-    /// Requests for single lines at 100 Gbit/s, with times close to those measured with one queue.
+    /// Returns single-line requests at 100 Gbit/s, with times close to those measured with one queue.
     fn default() -> ScalingSetting {
         ScalingSetting {
             shards: 1,
@@ -79,49 +80,38 @@ impl Default for ScalingSetting {
     }
 }
 
-/// Throughput and utilisation that the model gives.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScalingOutcome {
-    /// Requests answered per second.
+    /// Number of requests answered per second.
     pub ops_per_s: f64,
-    /// Bytes of lines read per second.
+    /// Number of bytes of lines read per second.
     pub bytes_per_s: f64,
     /// Utilisation of the busiest worker, 0 to 1.
     pub busiest_worker: f64,
     /// Utilisation of the busiest shard, 0 to 1.
     pub busiest_shard: f64,
-    /// Number of retransmitted requests.
     pub retransmitted: u64,
 }
 
-/// Error of a simulation; each except [`Setting`](Self::Setting) is a defect.
+/// Error of a simulation. Except [`Setting`](Self::Setting), each means a defect of the program.
 #[derive(Debug, thiserror::Error)]
 pub enum ScalingError {
-    /// The setting is out of range.
     #[error(
         "between 1 and {SHARDS_MAX} shards, and at least a worker, a line, a request and a microsecond make sense"
     )]
     Setting,
-    /// Error of the simulated link.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// A session did not open.
     #[error("not every shard has a session after {OPENING:?}")]
     NoSession,
-    /// A request failed.
     #[error("a request of shard {shard} failed: {error}")]
-    Failed {
-        /// Number of the shard that made the request.
-        shard: usize,
-        /// Error with which the request failed.
-        error: OpError,
-    },
-    /// Data read differ from the memory.
+    Failed { shard: usize, error: OpError },
+    /// A read has returned data other than the content of the memory.
     #[error("shard {0} read something else than is there")]
     WrongData(usize),
 }
 
-/// A thread with a processing time.
+/// Core of a shard or worker, which is busy for a given time with each frame.
 #[derive(Clone, Copy, Default)]
 struct Core {
     free_at: Time,
@@ -170,7 +160,7 @@ struct Worker {
     core: Core,
 }
 
-/// Memory in which each line holds its address.
+/// Memory in which each line contains its own address, so that it needs no storage.
 struct Addresses;
 
 impl Memory for Addresses {
@@ -198,10 +188,10 @@ impl Memory for Addresses {
     }
 }
 
-/// Runs the model with `setting`; returns throughput and utilisation.
+/// Runs the model with `setting`, and returns throughput and utilisation.
 ///
 /// # Errors
-/// Returns any [`ScalingError`].
+/// Returns the first [`ScalingError`] of the run.
 pub fn simulate(setting: &ScalingSetting) -> Result<ScalingOutcome, ScalingError> {
     let s = setting;
     let sense =
@@ -237,7 +227,7 @@ struct Run {
     node: SimLink,
     shards: Vec<Shard>,
     workers: Vec<Worker>,
-    /// Set while shards submit requests.
+    /// True once shards submit requests.
     asks: bool,
 }
 
@@ -246,7 +236,8 @@ impl Run {
         let net = SimNetwork::new(1);
         net.set_default_path(Path { delay: Duration::from_micros(1), ..Path::default() });
         let wire = Some(Rate::gbit_per_s(setting.gbit_per_s));
-        // The compute node's ports are one NIC; the limiting wire is the memory node's, which carries the same frames.
+        // The compute node's ports are those of one NIC, whose wire carries the same frames as the memory
+        // node's wire. So only the latter limits the rate.
         let port = PortConfig { fifo_capacity: QUEUE_FRAMES, ..PortConfig::default() };
         let shared = PortConfig {
             egress: wire,
@@ -291,7 +282,7 @@ impl Run {
         }
     }
 
-    /// Advances virtual time until every shard has its session.
+    /// Advances virtual time until every shard has a session.
     fn open(&mut self) -> Result<(), ScalingError> {
         let limit = self.net.now() + OPENING;
         while self.shards.iter().any(|shard| !shard.requester.is_open()) {
@@ -314,18 +305,19 @@ impl Run {
     fn once(&mut self, end: Time) -> Result<(), ScalingError> {
         let next = self.turn()?;
         let now = self.net.now();
+        // Virtual time has to advance even if an action is due at once.
         self.net.step(next.max(now + Duration::from_nanos(1)).min(end));
         Ok(())
     }
 
-    /// Performs everything due now; returns the time of the next action.
+    /// Performs all actions that are due now; returns the time of the next action.
     fn turn(&mut self) -> Result<Time, ScalingError> {
         let Run { setting, net, node, shards, workers, asks } = self;
         let now = net.now();
         let cost =
             |frame_ns: u64, lines: usize| Duration::from_nanos(frame_ns + setting.line_ns * lines as u64);
         let mut next = Time(u64::MAX);
-        // Arrived frames are moved to the queue of their worker.
+        // As by a NIC, frames are distributed over the queues of the workers by their source addresses.
         node.receive(usize::MAX, &mut |frame, _| {
             let Some(from) = source(frame) else { return };
             let worker = usize::from(u16::from_be_bytes([from.0[4], from.0[5]])) % workers.len();
@@ -382,7 +374,7 @@ impl Run {
     }
 }
 
-/// Requests the lines of the next page that belongs to this shard.
+/// Sends a request for lines of the next page that belongs to this shard.
 fn ask(
     requester: &mut Requester,
     next: &mut u64,
@@ -409,7 +401,8 @@ mod tests {
             .expect("a run")
     }
 
-    /// Time is virtual: the figures are the model's, the same on every machine.
+    /// Scenario: the number of queues grows to sixteen at both ends. Must hold: the rate grows with it, on
+    /// every machine, since time is virtual.
     #[test]
     fn lines_grow_with_the_queues_up_to_sixteen() {
         let one = of(1, 1);
@@ -443,7 +436,7 @@ mod tests {
         };
         let (one, two, sixteen) = (bursts(1), bursts(2), bursts(16));
         assert!(two > 1.8 * one, "{one} {two}");
-        // 23 lines of 64 bytes in a frame of 1,501 bytes, which occupies 24 more on the wire.
+        // A frame with 23 lines of 64 bytes has 1,501 bytes, and occupies 24 more on the wire.
         let wire = 100e9 / 8.0 * 1472.0 / 1525.0;
         assert!(sixteen < wire && sixteen > 0.9 * wire, "{sixteen} of {wire}");
     }

@@ -3,14 +3,14 @@
 use crate::named::named;
 
 named! {
-    /// A kind of run. Everything else is drawn from the seed.
+    /// A kind of run. Everything that the kind does not determine is drawn from the seed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Scenario {
         /// No faults: measures the speed of the simulation
         Calm = "calm",
         /// Frames are lost one by one, 0.1 to 2 %; no operation may fail
         Lossy = "lossy",
-        /// Frames are lost in bursts of up to ten in the mean
+        /// Frames are lost in bursts of up to ten frames on average
         Bursty = "bursty",
         /// Frames overtake each other and arrive twice; no operation may fail
         Reordering = "reordering",
@@ -38,7 +38,7 @@ named! {
         /// Regions are made, grown, disabled, bound and destroyed under load, while messages from and to the manager are
         /// lost, duplicated and delayed
         Control = "control",
-        /// The same, and the manager is killed at any point, cut off, and replaced; nodes restart
+        /// Like control, and the manager is killed at any point, cut off, and replaced; nodes restart
         Managers = "managers",
         /// Programs with mapped regions: faults, forks, evictions and write-backs, while nodes restart and agents are
         /// killed in the middle of an action
@@ -49,8 +49,8 @@ named! {
 }
 
 impl Scenario {
-    /// True if the scenario has no fault that can make an operation fail, whatever the seed: lost frames are
-    /// retransmitted.
+    /// Returns true if the scenario has no fault that can make an operation fail, whatever the seed. Lost
+    /// frames are no such fault, since they are retransmitted.
     pub(crate) fn is_harmless(self) -> bool {
         matches!(self, Self::Calm | Self::Lossy | Self::Reordering | Self::Late)
     }

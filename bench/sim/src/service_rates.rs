@@ -1,26 +1,27 @@
-//! Observations of rate control: phases, rates, and fairness between compute nodes.
+//! Observations of rate control over runs: phases, rates, and fairness between compute nodes.
 
 use std::time::Duration;
 
 use cxloe_cc::{PacerStatus, Phase};
 use hdrhistogram::Histogram;
 
-/// Interval at which pacers are sampled, in virtual time.
+/// Interval between two samples of the pacers, in virtual time.
 pub(crate) const SAMPLE_EVERY: Duration = Duration::from_micros(10);
-/// Largest recorded rate, in Mbit/s.
+/// Maximum recorded rate, in Mbit/s; higher rates count as this one.
 const MBIT_MAX: u64 = 1_000_000;
-/// Number of parts of a whole, in which shares are counted.
+/// Unit of recorded shares, as parts of a whole: thousandths.
 const WHOLE: u64 = 1000;
 
-/// Behaviour of pacers, observed during runs.
+/// Behaviour of the pacers, as sampled during runs.
 #[derive(Clone)]
 pub struct ServiceRates {
     /// Number of samples in which a pacer was in each phase, in the order of [`Phase::ALL`].
     pub phases: [u64; Phase::ALL.len()],
-    /// Rates found in samples, in Mbit/s.
+    /// Rates in the samples, in Mbit/s.
     pub rates_mbit: Histogram<u64>,
-    /// Completed operations of the least served compute node, in thousandths of the most served one's, at the time when
-    /// the first node had completed all of its operations; one number for each run.
+    /// Share of the least served compute node, one number for each run. When the first node has completed all
+    /// of its operations, those that the least served node has completed are counted, in thousandths of the
+    /// most served node's.
     pub least_share: Histogram<u64>,
 }
 
@@ -36,20 +37,20 @@ impl Default for ServiceRates {
 }
 
 impl ServiceRates {
-    /// Records a sample of a pacer.
+    /// Records the phase and the rate of a pacer at one moment.
     pub(crate) fn sample(&mut self, status: &PacerStatus) {
         self.phases[status.phase as usize] += 1;
         self.rates_mbit.saturating_record((status.rate / 1_000_000).max(1));
     }
 
-    /// Records the operations that each compute node had completed when the first node was done.
+    /// Records the operations that each compute node had completed when the first node had completed all of
+    /// its own.
     pub(crate) fn served(&mut self, operations: impl Iterator<Item = u64> + Clone) {
         if let (Some(least), Some(most)) = (operations.clone().min(), operations.max()) {
             self.least_share.saturating_record((least * WHOLE / most.max(1)).max(1));
         }
     }
 
-    /// Adds the observations of another run.
     pub(crate) fn add(&mut self, other: &ServiceRates) {
         self.phases.iter_mut().zip(other.phases).for_each(|(sum, n)| *sum += n);
         for (sum, more) in
@@ -59,7 +60,7 @@ impl ServiceRates {
         }
     }
 
-    /// The observations as text; `None` if no node had rate control.
+    /// Describes the observations; `None` if no node had rate control.
     pub fn text(&self) -> Option<String> {
         let looks: u64 = self.phases.iter().sum();
         if looks == 0 {

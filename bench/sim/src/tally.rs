@@ -1,4 +1,4 @@
-//! Counts of events in runs, and latencies of operations in virtual time.
+//! Events in runs, counted, and latencies of operations in virtual time.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::service_rates::ServiceRates;
 
-/// Declares [`Figures`]: counts that are summed over runs.
+/// Declares [`Figures`], a count for each name, which has a doc comment.
 macro_rules! figures {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
         /// Counts of one run, or sums over many runs.
@@ -18,12 +18,11 @@ macro_rules! figures {
         }
 
         impl Figures {
-            /// Adds the counts of another run.
             pub fn add(&mut self, other: &Figures) {
                 $(self.$name += other.$name;)*
             }
 
-            /// Every count with its name, in order of declaration.
+            /// Returns each count with its name, in the order of declaration.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
@@ -56,11 +55,12 @@ figures! {
     refused_limits,
     /// Operations refused because the manager was withdrawing the region.
     refused_withdrawn,
-    /// Times an operation was deferred because a line, a window or a ring was busy.
+    /// Times that an operation was deferred because a line, a window or a ring was busy.
     busy,
     /// Operations in flight when their compute node was killed.
     abandoned,
-    /// Largest number of modified lines that waited for an unreachable memory node at one time, summed over runs.
+    /// Maximum number of modified lines that waited for an unreachable memory node at one time, summed over
+    /// runs.
     stranded,
     /// Modified cache lines written to memory nodes.
     write_backs,
@@ -68,29 +68,29 @@ figures! {
     write_backs_refused,
     /// Frames that nodes have sent, retransmissions included.
     frames,
-    /// Frames lost by faults of the network.
+    /// Frames lost by chance, not by a cut or a full queue.
     lost,
     /// Frames lost where a path was cut.
     cut,
     /// Frames lost because a receive queue was full.
     overflowed,
-    /// Frames that arrived twice, or a cycle of the sequence numbers late.
+    /// Frames that arrived twice, or so late that their sequence numbers were in use again.
     repeated,
-    /// Frames held back and overtaken.
+    /// Frames that the network held back until others had overtaken them.
     reordered,
     /// Frames in which the network flipped bits.
     corrupted,
-    /// Frames that carried many requests.
+    /// Frames with several requests each.
     multi_frames,
-    /// Requests carried by frames of many requests.
+    /// Requests in frames with several requests.
     multi_requests,
     /// Requests sent again after a time-out or a selective acknowledgement.
     retransmitted,
-    /// Selective acknowledgements received.
+    /// Selective acknowledgements that compute nodes have received.
     sacks,
-    /// Requests whose time-out has passed.
+    /// Time-outs of requests.
     timeouts,
-    /// Congestion frames received.
+    /// Congestion frames that compute nodes have received from memory nodes.
     congestion,
     /// Congestion frames that made a pacer slow down.
     slowdowns,
@@ -98,7 +98,7 @@ figures! {
     sessions,
     /// Sessions ended because the memory node was silent.
     deaths,
-    /// Times the path between two nodes was cut.
+    /// Cuts of the paths between two nodes, or of all paths of one node.
     cuts,
     /// Memory nodes restarted with their pool.
     restarts_kept,
@@ -110,7 +110,7 @@ figures! {
     losses_told,
     /// Compute nodes killed and restarted.
     kills,
-    /// Times a node was paused.
+    /// Pauses of a node, in which frames accumulate in its receive queue.
     pauses,
     /// Regions destroyed and created again under load.
     replaced,
@@ -118,33 +118,33 @@ figures! {
     network_profiles,
     /// Messages sent on the control network.
     messages,
-    /// Messages that the control network lost.
+    /// Messages lost on the control network, by chance or by a cut.
     messages_lost,
     /// Calls to the manager that the control network delivered twice.
     messages_repeated,
-    /// Managers killed and restarted.
+    /// Kills of the manager's process, including those to give it another store for a time.
     managers_killed,
-    /// Times nodes could not reach the manager.
+    /// Periods in which one node, or every node, could not reach the manager.
     managers_away,
-    /// Regions created by the manager.
+    /// Orders to create a region that the manager has acknowledged.
     regions_made,
-    /// Regions grown under load.
+    /// Orders to grow a region that the manager has acknowledged.
     regions_grown,
-    /// Regions disabled, which their owners had to release.
+    /// Acknowledged orders after which the owner of a region has to write it back and release it.
     regions_disabled,
-    /// Regions destroyed by the operator.
+    /// Orders to destroy a region that the manager has acknowledged.
     regions_destroyed,
-    /// Regions whose data was lost and that became usable again, empty.
+    /// Regions that became usable again, empty, after their content was lost.
     regions_reset,
-    /// Logical devices bound to compute nodes.
+    /// Acknowledged orders to bind a memory node that is assigned as a whole.
     bindings,
-    /// Logical devices unbound from compute nodes.
+    /// Acknowledged orders to unbind a logical device from its compute node.
     unbindings,
     /// Completed transfers of parts of pages.
     page_parts,
     /// Faults of programs on pages that were not in memory.
     faults,
-    /// First writes of programs to pages in memory.
+    /// First writes of programs to pages that were in memory already.
     write_faults,
     /// Pages fetched before a program accessed them.
     pages_ahead,
@@ -154,9 +154,9 @@ figures! {
     pages_written_back,
     /// Pages whose data was lost; programs that access them get an error.
     pages_lost,
-    /// Processes that programs have forked.
+    /// Forks of programs that pagers have followed.
     forks,
-    /// Pages that programs discarded.
+    /// Pages that programs have discarded, which must read as zeros afterwards.
     discards,
     /// Pagers that took over the state of killed ones.
     successions,
@@ -170,34 +170,35 @@ figures! {
     impostors,
     /// Times a memory node demanded a cookie before a handshake.
     cookies,
-    /// Times a compute node's key was revoked.
+    /// Revocations of a compute node's key, each for a time.
     revocations,
     /// Virtual duration of the runs, in nanoseconds.
     virtual_ns,
 }
 
 impl Figures {
-    /// All completed operations, including those that the cache completed at once.
+    /// Returns the number of completed operations and transfers of pages, including those that the cache
+    /// completed at once.
     pub fn ended(&self) -> u64 {
         self.operations + self.at_once + self.page_parts
     }
 
-    /// Operations that failed after submission.
+    /// Returns the number of operations that failed after submission.
     pub fn failed(&self) -> u64 {
         self.failed_session_dead + self.failed_data_lost + self.failed_limits + self.failed_taken_away
     }
 
-    /// Operations that were refused at submission.
+    /// Returns the number of operations that were refused at submission.
     pub fn refused(&self) -> u64 {
         self.refused_not_connected + self.refused_data_lost + self.refused_limits + self.refused_withdrawn
     }
 
-    /// Names of counts that are zero: events that have not occurred are not tested.
+    /// Returns the names of the counts that are zero, since events that have not occurred are not tested.
     pub fn missing(&self) -> Vec<&'static str> {
         self.named().into_iter().filter(|(_, n)| *n == 0).map(|(name, _)| name).collect()
     }
 
-    /// Adds the counters of a requester.
+    /// Adds the counters of a session when its requester ends.
     pub(crate) fn add_requester(&mut self, counters: &RequesterCounters) {
         self.multi_frames += counters.multi_frames;
         self.multi_requests += counters.multi_requests;
@@ -209,22 +210,21 @@ impl Figures {
     }
 }
 
-/// Kind of operations whose latencies share a histogram.
+/// Class of operations, with a histogram of latencies for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// A line read from a memory node.
+    /// Read of a line from a memory node.
     Read,
-    /// A line written to a memory node.
+    /// Write of a line to a memory node.
     Write,
-    /// Several lines in one frame, either way.
+    /// Read or write of several lines in one frame.
     Burst,
 }
 
 impl Class {
-    /// All classes, in the order of their histograms.
+    /// All classes, in the order of [`Tally::latencies`].
     pub const ALL: [Class; 3] = [Class::Read, Class::Write, Class::Burst];
 
-    /// Name of the class in tables.
     pub fn name(self) -> &'static str {
         match self {
             Class::Read => "read",
@@ -234,18 +234,17 @@ impl Class {
     }
 }
 
-/// Largest recorded latency, in nanoseconds; longer ones are clamped to it.
+/// Maximum recorded latency, in nanoseconds; longer ones count as this one.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 /// Counts and latencies of one run, or of many together.
 #[derive(Clone)]
 pub struct Tally {
-    /// Counts of events and operations.
     pub figures: Figures,
-    /// Latencies of successful operations by [`Class`], from the first attempt to the end, in nanoseconds of virtual
-    /// time.
+    /// Latencies of successful operations by [`Class`], in nanoseconds of virtual time from the first attempt
+    /// to the end.
     pub latencies: [Histogram<u64>; 3],
-    /// Observations of rate control; empty if no node had it.
+    /// Observations of rate control; empty if no node has rate control.
     pub paces: ServiceRates,
 }
 
@@ -261,12 +260,10 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Records the latency of a successful operation.
     pub(crate) fn took(&mut self, class: Class, time: Duration) {
         self.latencies[class as usize].saturating_record(time.as_nanos() as u64);
     }
 
-    /// Adds the counts and latencies of another run.
     pub fn add(&mut self, other: &Tally) {
         self.figures.add(&other.figures);
         for (sum, histogram) in self.latencies.iter_mut().zip(&other.latencies) {

@@ -1,7 +1,9 @@
-//! Trace of a run: a line for each frame with its number and fate, for each operation, and for each fault.
+//! Trace of a run: a line for each frame, with its fate in the network, for each operation, and for each
+//! fault.
 //!
-//! The network and the nodes write to a [`Trace`]; a disabled trace costs nothing. A trace keeps the last lines or
-//! passes each line to a listener, and hashes all lines, so that two runs can be compared.
+//! The network and the nodes write to a [`Trace`]; a disabled trace costs nothing. A trace keeps the last
+//! lines, or passes each line to a listener. It also computes a hash of all lines, by which two runs can be
+//! compared.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -12,10 +14,9 @@ use cxloe_net::sim::{self, FrameOutcome};
 use cxloe_wire::frame::{Command, Header, Mac};
 use cxloe_wire::time::Time;
 
-/// Function that receives each line of a trace.
 pub(crate) type Listener = Box<dyn FnMut(&str) + Send>;
 
-/// Destination of a run's events; clones share the lines.
+/// Destination of the events of a run; clones share the lines.
 #[derive(Clone, Default)]
 pub struct Trace(Option<Arc<Mutex<TraceLog>>>);
 
@@ -28,20 +29,21 @@ struct TraceLog {
     line: String,
 }
 
-/// Constants of FNV-1a, 64 bits.
+/// Initial value of the hash FNV-1a with 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+/// Factor of that hash.
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 impl Trace {
-    /// A disabled trace.
+    /// A disabled trace, which drops all events.
     pub const NONE: Trace = Trace(None);
 
-    /// A trace that keeps the last `lines` lines.
+    /// Returns a trace that keeps the last `lines` lines.
     pub fn keeping(lines: usize) -> Trace {
         Trace::new(lines, None)
     }
 
-    /// A trace that passes every line to `listener`.
+    /// Returns a trace that passes every line to `listener`.
     pub fn to(listener: impl FnMut(&str) + Send + 'static) -> Trace {
         Trace::new(0, Some(Box::new(listener)))
     }
@@ -62,12 +64,11 @@ impl Trace {
         self.0.as_ref().map(|story| story.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// True if the trace is enabled.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Records the event `what` of `who`.
+    /// Records the event `what`, caused by `who`. `what` is not called if the trace is disabled.
     #[inline]
     pub fn log(&self, at: Time, who: impl fmt::Display, what: impl FnOnce() -> String) {
         if let Some(mut story) = self.story() {
@@ -75,20 +76,20 @@ impl Trace {
         }
     }
 
-    /// Records a frame and its fate in the network.
+    /// Records a frame, with its fate in the network.
     pub fn frame(&self, trace: &sim::Trace<'_>) {
         if let Some(mut story) = self.story() {
             story.write(trace.at, &Frame(trace));
         }
     }
 
-    /// The kept lines, joined by line breaks.
+    /// Returns the kept lines, each with a line break.
     pub fn tail(&self) -> String {
         self.story()
             .map_or_else(String::new, |story| story.last.iter().map(|line| format!("{line}\n")).collect())
     }
 
-    /// Number of lines, and a hash of all of them.
+    /// Returns the number of lines, and a hash of all of them.
     pub fn digest(&self) -> (u64, u64) {
         self.story().map_or((0, 0), |story| (story.lines, story.digest))
     }
@@ -97,7 +98,6 @@ impl Trace {
 impl TraceLog {
     fn write(&mut self, at: Time, what: &dyn fmt::Display) {
         self.line.clear();
-        // Writing into a string cannot fail.
         let _ = write!(self.line, "{:>13} {what}", at.to_string());
         self.lines += 1;
         for byte in self.line.bytes() {
@@ -107,7 +107,7 @@ impl TraceLog {
             listener(&self.line);
         }
         if self.keep > 0 {
-            // The memory of the oldest line is reused for the newest.
+            // The newest line reuses the memory of the oldest one.
             let mut line =
                 if self.last.len() == self.keep { self.last.pop_front() } else { None }.unwrap_or_default();
             line.clone_from(&self.line);
@@ -116,17 +116,17 @@ impl TraceLog {
     }
 }
 
-/// Displays the name of a node's address, `cn0` or `mn1`, and any other address as such.
+/// Displays the address of a node as its name, `cn0` or `mn1`, and any other address as such.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Name(pub Mac);
 
 impl Name {
-    /// MAC address of the `index`-th compute node.
+    /// Returns the MAC address of the compute node with this index.
     pub const fn cn(index: usize) -> Mac {
         Mac([2, 0, 0, 0, 0, index as u8])
     }
 
-    /// MAC address of the `index`-th memory node.
+    /// Returns the MAC address of the memory node with this index.
     pub const fn mn(index: usize) -> Mac {
         Mac([2, 0, 0, 0, 1, index as u8])
     }
@@ -137,7 +137,7 @@ impl fmt::Display for Name {
         match self.0.0 {
             [2, 0, 0, 0, 0, index] => f.pad(&format!("cn{index}")),
             [2, 0, 0, 0, 1, index] => f.pad(&format!("mn{index}")),
-            // Address of a further queue, as made by Mac::shard.
+            // This is the address of a further queue, as `Mac::shard` derives it.
             [first, 0, 0, 0, 0, last] if first & 0xF == 2 => {
                 let shard = first >> 4;
                 f.pad(&format!("cn{}.{shard}", last.wrapping_sub(shard)))
@@ -147,7 +147,6 @@ impl fmt::Display for Name {
     }
 }
 
-/// Displays one frame's line.
 struct Frame<'a>(&'a sim::Trace<'a>);
 
 impl fmt::Display for Frame<'_> {

@@ -1,4 +1,4 @@
-//! Checks that an error reported by an engine is justified.
+//! Checks whether an error that an engine has reported is justified.
 
 use cxloe_cn_core::engine::EngineError;
 use cxloe_wire::session::OpError;
@@ -19,7 +19,8 @@ pub(crate) struct Moment {
     pub ended: bool,
 }
 
-/// Checks the error of an operation on a part of a region, and counts it.
+/// Checks the error of an operation on a part of a region, and counts it; returns the reason if it is not
+/// justified.
 pub(crate) fn check_error(
     op: &Operation,
     error: EngineError,
@@ -43,9 +44,9 @@ pub(crate) fn check_error(
     let count = match (error, sent) {
         (EngineError::NotConnected(_), false) => &mut figures.refused_not_connected,
         (EngineError::DataLost(_), false) if lossy => &mut figures.refused_data_lost,
-        // The largest frame of the session has shrunk since the burst was drawn.
+        // The session's frames have become smaller since the burst was drawn.
         (EngineError::BadBurst(_), false) => &mut figures.refused_limits,
-        // The manager is withdrawing the region.
+        // While the manager withdraws a region, its compute node refuses operations on it.
         (EngineError::Draining(_), false) if withdrawn => &mut figures.refused_withdrawn,
         (EngineError::Failed { error: OpError::SessionDead, .. }, true) => &mut figures.failed_session_dead,
         (EngineError::Failed { error: OpError::DataLost, .. }, true) if lossy => {

@@ -1,17 +1,18 @@
-//! Campaigns of the simulation: runs of all scenarios pass, a seed always gives the same run, and planted mistakes are
-//! found.
+//! Campaigns of the simulation: runs of all scenarios pass, a seed always gives the same run, and planted
+//! faults are found.
 //!
-//! A fixed set of seeds is run, and as many fresh ones, drawn from the clock. `CXLOE_SIM_SEEDS` sets the size of each
-//! set, `CXLOE_SIM_START` (or `CXLOE_SIM_FRESH`, which no other test uses) the first of the fresh seeds. A failed seed
-//! is run once more; the end of its trace and the command that prints all of it are shown.
+//! A fixed set of seeds is run, and as many others, drawn from the clock. `CXLOE_SIM_SEEDS` sets the size of
+//! each set. `CXLOE_SIM_START`, or `CXLOE_SIM_FRESH`, which no other test uses, sets the first seed of the
+//! second set. A failed seed is run once more, and the end of its trace is shown with the command that prints
+//! all of it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cxloe_sim::{Campaign, CampaignResults, Class, Overrides, PlantedFault, Scenario, Tally, Trace, run};
 
-/// Number of seeds in each set, unless the environment sets another.
+/// Number of seeds in each set, unless `CXLOE_SIM_SEEDS` is set.
 const SEEDS: u64 = 400;
-/// Number of runs from which on every event has to have occurred.
+/// Number of runs from which on each event must have occurred at least once.
 const MANY: u64 = 100;
 /// Number of trace lines printed for a failed seed.
 const TAIL: usize = 60;
@@ -26,7 +27,7 @@ fn campaign(scenario: Scenario, start: u64, seeds: u64) -> Campaign {
     Campaign { scenario, overrides: Overrides::default(), start, seeds, jobs, keep_going: false }
 }
 
-/// Runs all seeds of a campaign; panics with the trace of the first failed seed.
+/// Runs all seeds of a campaign, and panics with the end of the trace of the first failed seed.
 fn passes(campaign: &Campaign) -> CampaignResults {
     let outcome = campaign.run(|_| true);
     if let Some(failing) = outcome.failing.first() {
@@ -40,7 +41,8 @@ fn passes(campaign: &Campaign) -> CampaignResults {
     outcome
 }
 
-/// Checks, for many runs of all faults, that every event has occurred and that most operations have succeeded.
+/// Checks, if there are many runs of all faults, that every event has occurred and that most operations have
+/// succeeded.
 fn assert_eventful(outcome: &CampaignResults) {
     let figures = outcome.tally.figures;
     println!("{} seeds: {figures:#?}", outcome.seeds);
@@ -116,8 +118,8 @@ fn every_scenario_passes_and_is_what_it_says() {
     assert!(congested.paces.least_share.mean() > 500.0, "some node starves");
 }
 
-/// Seeds that failed in the past pass, with the parameters of that time: the zeros of a discarded page were lost and
-/// not retransmitted, in a run without a write-back before its end.
+/// Scenario: two seeds that failed in the past, when the zeros of a discarded page were lost and not sent
+/// again, in a run without a write-back before its end. They must pass.
 #[test]
 fn seeds_that_failed_pass() {
     for (scenario, seed) in [(Scenario::Paging, 1_795_359_917), (Scenario::Mixed, 500_921)] {
@@ -125,7 +127,8 @@ fn seeds_that_failed_pass() {
     }
 }
 
-/// R11: copies of writes that arrive when the 16 bits of their sequence numbers are in use again have no effect.
+/// R11: copies of writes that arrive when the 16 bits of their sequence numbers are in use again have no
+/// effect.
 #[test]
 fn a_turn_of_the_sequence_numbers_later() {
     let overrides = Overrides { operations: Some(70_000), ..Overrides::default() };
@@ -135,7 +138,8 @@ fn a_turn_of_the_sequence_numbers_later() {
     assert_eq!((figures.failed(), figures.sessions), (0, 1), "one session saw all of it");
 }
 
-/// A repeated seed gives the same trace to the last line; other seeds give others.
+/// Scenario: each of some seeds is run twice. The traces must be equal to the last line, and differ between
+/// seeds.
 #[test]
 fn a_seed_is_a_run() {
     let story = |seed| {
@@ -150,7 +154,7 @@ fn a_seed_is_a_run() {
     assert!(stories.iter().all(|((lines, _), _)| *lines > 100));
 }
 
-/// Tracing does not change a run.
+/// Scenario: the same run with and without a trace. The counts must be equal.
 #[test]
 fn a_trace_only_listens() {
     let plan = campaign(Scenario::Mixed, 0, 1).plan(5);
@@ -162,7 +166,8 @@ fn a_trace_only_listens() {
     assert_eq!(figures(&Trace::NONE), figures(&Trace::keeping(9)));
 }
 
-/// Planted mistakes are found within few seeds, which shows that the checker can fail.
+/// Scenario: a fault is planted into the nodes. One of few seeds must fail by it, which shows that the checks
+/// can fail.
 #[test]
 fn planted_mistakes_are_found() {
     for (mistake, scenario) in [
@@ -170,28 +175,28 @@ fn planted_mistakes_are_found() {
         (PlantedFault::RepeatsWrites, Scenario::Lossy),
         (PlantedFault::RepeatsWrites, Scenario::Reordering),
         (PlantedFault::ForgetsAnswers, Scenario::Lossy),
-        // Killed compute nodes lose their unflushed writes, and nothing else.
+        // These undo a write that a killed compute node had acknowledged, which it must not lose.
         (PlantedFault::RollsBack, Scenario::Restarts),
         (PlantedFault::RollsBack, Scenario::Pauses),
-        // Authentication of sessions, and nonces of sealed frames.
+        // These concern the authentication of sessions, and the nonces of sealed frames.
         (PlantedFault::AcceptsUnknownKeys, Scenario::Intruders),
         (PlantedFault::RepeatsNonces, Scenario::Intruders),
-        // Address decoders of compute nodes that differ from the manager's.
+        // With these, compute nodes decode addresses differently from the manager.
         (PlantedFault::SwapsTargets, Scenario::Interleaved),
         (PlantedFault::WrongGranularity, Scenario::Interleaved),
         (PlantedFault::ShiftsTarget, Scenario::Interleaved),
-        // Mistakes of the control plane.
+        // These concern the control plane.
         (PlantedFault::RepeatsCommands, Scenario::Control),
         (PlantedFault::SkipsZeroing, Scenario::Control),
         (PlantedFault::ForgetsCommits, Scenario::Managers),
         (PlantedFault::ZeroesUnlisted, Scenario::Managers),
         (PlantedFault::TakesOldAnswers, Scenario::Control),
         (PlantedFault::LetsGoEarly, Scenario::Control),
-        // Sleeps of a compute node's thread that end too late.
+        // With these, the thread of a compute node sleeps too long.
         (PlantedFault::ForgetsTimers, Scenario::Lossy),
         (PlantedFault::ForgetsTimers, Scenario::Paging),
         (PlantedFault::SleepsOnOrders, Scenario::Control),
-        // Mistakes of the simulated kernel, below the pager.
+        // These are faults of the simulated kernel, below the pager.
         (PlantedFault::IgnoresProtection, Scenario::Paging),
         (PlantedFault::CopiesStalePages, Scenario::Paging),
         (PlantedFault::DropsLate, Scenario::Paging),
@@ -216,7 +221,7 @@ fn planted_mistakes_are_found() {
     }
 }
 
-/// The number of threads does not change a campaign's results.
+/// Scenario: a campaign on one thread, and on four. The results must be equal.
 #[test]
 fn campaigns_add_up() {
     let one = Campaign { jobs: 1, ..campaign(Scenario::Mixed, 20, 12) };
@@ -226,7 +231,7 @@ fn campaigns_add_up() {
     assert_eq!(one.tally.latencies, many.tally.latencies);
 }
 
-/// A campaign that is stopped returns the results so far.
+/// Scenario: an endless campaign is stopped. It must return the results so far.
 #[test]
 fn a_campaign_can_be_ended() {
     let endless = campaign(Scenario::Calm, 1, u64::MAX);

@@ -16,19 +16,18 @@ use nix::sys::signal::Signal;
 use super::{ChaosError, WHOLE_LIMIT};
 use crate::eventually::eventually;
 
-/// Longest wait for a daemon to start or end.
+/// Maximum wait for a daemon to start or end.
 const DAEMON_LIMIT: Duration = Duration::from_secs(30);
-/// Longest wait for an answer of the manager, which may just be away.
+/// Maximum wait for an answer of the manager, which may have been killed.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Name of the region.
 const REGION: &str = "chaos";
 const COMPUTE_NODE: &str = "cn0";
-/// Room in each pool besides the region's copy, in bytes.
+/// Space in each pool beyond the copy of the region, in bytes.
 const POOL_ROOM: u64 = 64 << 20;
 
 /// Daemons, and the network that they are in.
 pub struct ChaosFabric {
-    // Processes end before the network goes.
+    // Fields are dropped in this order: the processes have to end before their network is removed.
     daemons: BTreeMap<String, Process>,
     starts: BTreeMap<String, u32>,
     lab: Lab,
@@ -71,17 +70,15 @@ impl ChaosFabric {
         Ok(fabric)
     }
 
-    /// Names of all daemons.
     pub fn daemons(&self) -> Vec<String> {
         self.daemons.keys().cloned().collect()
     }
 
-    /// Socket of the agent.
     pub fn agent_socket(&self) -> PathBuf {
         self.folder.join("cn0.sock")
     }
 
-    /// Kills a daemon.
+    /// Kills a daemon with SIGKILL, and waits for its end.
     pub fn kill(&mut self, name: &str) -> Result<(), ChaosError> {
         if let Some(mut process) = self.daemons.remove(name) {
             process.signal(Signal::SIGKILL)?;
@@ -90,7 +87,8 @@ impl ChaosFabric {
         Ok(())
     }
 
-    /// Starts a daemon, with the state that its processes before have left; a memory node without content if `emptied`.
+    /// Starts a daemon with the state that its earlier processes have left. If `emptied`, a memory node
+    /// starts without the content of its pool.
     pub fn start_again(&mut self, name: &str, emptied: bool) -> Result<(), ChaosError> {
         let (binary, namespace) = match name {
             "gmm" => ("gmm", "switch"),
@@ -104,7 +102,7 @@ impl ChaosFabric {
             command.arg("--store").arg(path(".redb")).arg("--socket").arg(path(".sock"));
         } else {
             if binary == "cn-agent" {
-                // Without a line cache, so that a write is at memory nodes when it is answered.
+                // Without a line cache, an acknowledged write has reached the memory nodes.
                 command.args(["run", "--cache-size", "0", "--session-timeout", "2s"]);
             } else {
                 let pool = (self.bytes + POOL_ROOM).next_multiple_of(2 << 20).to_string();
@@ -125,7 +123,7 @@ impl ChaosFabric {
         Ok(())
     }
 
-    /// Asks the manager; `None` if it does not answer in time.
+    /// Sends a request to the manager; `None` if it does not answer in time.
     fn ask<T, E>(&self, question: impl Future<Output = Result<T, E>>) -> Option<T> {
         self.runtime.block_on(async { tokio::time::timeout(ANSWER_MAX, question).await.ok()?.ok() })
     }
@@ -137,7 +135,7 @@ impl ChaosFabric {
         reachable == memory_nodes && compute.iter().any(|node| node.health == Health::Reachable)
     }
 
-    /// Whether both copies of the region are in sync, on memory nodes that are reachable.
+    /// True if both copies of the region are in sync, on memory nodes that are reachable.
     pub fn is_whole(&self) -> bool {
         let region = Name::new(REGION).ok().and_then(|name| self.ask(self.manager.region(&name)));
         region.is_some_and(|region| region.state == RegionState::Active)
@@ -148,7 +146,7 @@ impl ChaosFabric {
         eventually("both copies are in sync", limit, interrupt, || self.is_whole())
     }
 
-    /// Numbers of the events that a leg became stale, and that one was filled.
+    /// Number of events of legs that became stale, and of legs that were filled.
     pub fn leg_events(&self) -> Result<(u64, u64), ChaosError> {
         let count = |kind: &str| -> Result<u64, ChaosError> {
             let (mut count, mut after) = (0, 0);

@@ -16,27 +16,26 @@ use serde::Serialize;
 use super::ChaosError;
 
 const LINE: u64 = 64;
-/// Lines of a batch: of a page, so that one operation of the agent covers many.
+/// Number of lines in a batch: those of one page, so that the agent has one operation for all of them.
 const BATCH: usize = 64;
 /// Pause before an agent that is away is tried again.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Counts of the load.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct LoadCounts {
-    /// Lines written with an answer.
+    /// Lines whose writes were acknowledged.
     pub written: u64,
     /// Lines read and compared.
     pub read: u64,
     /// Batches that failed; their writes may have been carried out.
     pub failed: u64,
-    /// Times that the agent was connected to again.
+    /// Number of connections made to the agent.
     pub connected: u64,
-    /// Lines that had neither the version answered last nor one whose write failed since.
+    /// Lines whose content was neither the last acknowledged version nor one whose write failed afterwards.
     pub wrong: u64,
 }
 
-/// Longest operation since it was taken last; clones share it.
+/// Duration of the longest operation since the last [`take_ms`](Self::take_ms); clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Longest(Arc<AtomicU64>);
 
@@ -45,13 +44,13 @@ impl Longest {
         self.0.fetch_max(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Takes the longest time, in milliseconds.
+    /// Returns the longest duration in milliseconds, and begins again at 0.
     pub fn take_ms(&self) -> f64 {
         self.0.swap(0, Ordering::Relaxed) as f64 / 1e3
     }
 }
 
-/// Versions that a line may have: from the one that was answered last to the one that was tried last.
+/// Versions that a line may have: from the last acknowledged one to the last attempted one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Versions {
     answered: u32,
@@ -75,9 +74,9 @@ pub struct Load {
     random: StdRng,
     longest: Longest,
     counts: LoadCounts,
-    /// Begin of the first attempt since the last operation that succeeded.
+    /// Start of the first attempt since the last operation that succeeded.
     waits_since: Option<Instant>,
-    /// First line that was found wrong, for the message.
+    /// Description of the first line that was found wrong, for the error.
     first_wrong: Option<String>,
 }
 
@@ -86,6 +85,8 @@ fn content(at: u64, version: u32) -> [u8; 64] {
     let mut line = [0; 64];
     if version > 0 {
         for (index, word) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // Each word depends on the line, the version and its own number, so that a torn write is
+            // recognised.
             let mixed = (at << 35) ^ (u64::from(version) << 3) ^ index as u64;
             *word = mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).to_le_bytes();
         }
@@ -109,17 +110,16 @@ impl Load {
         }
     }
 
-    /// The longest operation, for another thread.
+    /// Handle by which another thread reads the duration of the longest operation.
     pub fn longest(&self) -> Longest {
         self.longest.clone()
     }
 
-    /// Counts so far.
     pub fn counts(&self) -> LoadCounts {
         self.counts
     }
 
-    /// Writes every line once.
+    /// Writes every line once, with repeated attempts until `limit`.
     pub fn fill(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<(), ChaosError> {
         let began = Instant::now();
         for first in (0..self.lines.len()).step_by(BATCH) {
@@ -130,6 +130,7 @@ impl Load {
                 }
             }
         }
+        // The operations of the fill are not part of the measured load.
         self.longest.take_ms();
         Ok(())
     }
@@ -137,7 +138,7 @@ impl Load {
     /// One step: writes a batch at random, or reads one and compares it.
     pub fn step(&mut self) {
         let first = self.random.random_range(0..self.lines.len() / BATCH) * BATCH;
-        // A program that tries again waits from its first attempt on.
+        // Attempts are repeated like those of a program: the operation lasts from the first attempt on.
         let began = *self.waits_since.get_or_insert_with(Instant::now);
         let done = if self.random.random_bool(0.5) { self.write(first) } else { self.read(first) };
         if done {
@@ -212,7 +213,7 @@ impl Load {
         for (at, found) in (first..).zip(&found) {
             let versions = self.lines[at];
             match versions.judge(at as u64, found) {
-                // It was seen, and may not vanish.
+                // A version that was read once must not be followed by an earlier one.
                 Some(version) => self.lines[at].answered = version,
                 None => {
                     self.counts.wrong += 1;
@@ -231,6 +232,7 @@ impl Load {
             (true, false) => self.counts.read += BATCH as u64,
             (false, _) => {
                 self.counts.failed += 1;
+                // The agent may have been restarted, so the next operation connects again.
                 self.port = None;
             }
         }

@@ -7,8 +7,8 @@
 //!          cn-agent  ------ both copies ------> mn-server x 3          gmm, cn-agent, mn-server
 //! ```
 //!
-//! A write that was answered must be read from then on. A write that failed may have been carried out, or not; which of
-//! the two, the next read decides.
+//! A write that was answered must be read from then on. A write that failed may have been carried out or not;
+//! the next read shows which.
 
 mod fabric;
 mod load;
@@ -28,17 +28,16 @@ use fabric::ChaosFabric;
 use load::Load;
 pub use load::LoadCounts;
 
-/// Longest wait for the region to be whole, at the start and after the last kill.
+/// Maximum wait until both copies of the region are in sync, at the start and after the last kill.
 const WHOLE_LIMIT: Duration = Duration::from_secs(120);
 /// Interval of checks whether the time for the next kill has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Longest time for which a killed daemon stays away.
+/// Maximum time between the kill of a daemon and its restart, in milliseconds.
 const AWAY_MAX_MS: u64 = 1000;
 
-/// Error of a run that could not be made, or of the fabric.
+/// Any failure to carry out a run. Wrong lines are no such failure: they are counted.
 pub type ChaosError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct ChaosOptions {
     /// Time during which daemons are killed.
@@ -53,39 +52,37 @@ pub struct ChaosOptions {
     pub bytes: u64,
 }
 
-/// One kill.
+/// Kill of one daemon, with its effect on the load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Kill {
     /// Time since the start in milliseconds.
     pub at_ms: u64,
-    /// Name of the daemon.
+    /// Name of the daemon that was killed.
     pub victim: String,
-    /// Whether a memory node was started again without its content.
+    /// True if a memory node was started again without its content.
     pub emptied: bool,
     /// Longest operation between this kill and the next one, in milliseconds.
     pub longest_ms: f64,
 }
 
-/// Result of a run.
+/// Result of a run, in the layout of `--json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chaos {
-    /// Seed of the random choices.
     pub seed: u64,
     /// Duration in seconds, from the first kill to the last check.
     pub seconds: f64,
-    /// All kills, in order.
     pub kills: Vec<Kill>,
-    /// Counts of the load.
     pub load: LoadCounts,
     /// Time in seconds until both copies were in sync after the last kill.
     pub whole_after_s: f64,
-    /// Number of times that the manager declared a leg stale, and that a leg was filled again.
+    /// Number of times that the manager declared a leg stale.
     pub legs_stale: u64,
-    /// As above.
+    /// Number of times that a stale leg was filled again.
     pub legs_filled: u64,
 }
 
-/// Kills of one kind of daemon: their number, and the longest operation after one in milliseconds, median and maximum.
+/// Groups kills by kind of daemon: their number, and the longest operation after a kill in milliseconds, as
+/// median and maximum.
 pub fn by_kind(kills: &[Kill]) -> BTreeMap<String, (usize, f64, f64)> {
     let mut longest: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for kill in kills {
@@ -100,8 +97,8 @@ pub fn by_kind(kills: &[Kill]) -> BTreeMap<String, (usize, f64, f64)> {
     longest.into_iter().map(|(kind, times)| (kind, summary(times))).collect()
 }
 
-/// Makes a fabric with files below `folder`, and kills its daemons one by one under a load. `said` gets a line for each
-/// kill.
+/// Makes a fabric with files below `folder`, and kills its daemons one by one under a load. Calls `said` with
+/// a line of text for each kill.
 ///
 /// # Errors
 /// The fabric cannot be made, a daemon does not start again, or the region does not become whole. Wrong lines are
@@ -170,7 +167,8 @@ fn kill_at_random(
         let away =
             Duration::from_millis(random.random_range(0..AWAY_MAX_MS.min(options.every.as_millis() as u64)));
         let empties = random.random_bool(0.5) && victim.starts_with("mn");
-        // Without a second copy in sync, its content would be lost by right.
+        // Without a second copy in sync, the only content would be lost, and that would be no error of the
+        // fabric.
         let emptied = empties && fabric.is_whole();
         fabric.kill(&victim)?;
         let at_ms = began.elapsed().as_millis() as u64;
@@ -181,6 +179,7 @@ fn kill_at_random(
         kills.push(Kill { at_ms, victim, emptied, longest_ms: 0.0 });
     }
     if let Some(last) = kills.last_mut() {
+        // The load goes on for a while, so that it meets the effects of the last kill.
         thread::sleep(options.every.min(Duration::from_secs(2)));
         last.longest_ms = longest.take_ms();
     }

@@ -61,7 +61,6 @@ pub struct Agent {
 
 /// Link and manager with which an agent is started.
 pub struct AgentSetup {
-    /// Name of the network interface of the agent.
     pub interface: String,
     /// `--link` and the options it requires.
     pub link: Vec<String>,
@@ -101,6 +100,7 @@ pub fn start(
         interrupt.check()?;
         let attached = regions(&socket).unwrap_or_default();
         if let Some(region) = attached.iter().find(|r| r.region.as_str() == NAME) {
+            // A region may be listed before reads of it are answered.
             let mut client = Client::connect(&socket)?;
             if client.read(region.hpa).is_ok() {
                 return Ok(Agent { _process: process, socket, hpa: region.hpa });

@@ -1,4 +1,4 @@
-//! `cxloe-bench chaos`: daemons killed at random, and no acknowledged write lost.
+//! `cxloe-bench chaos`: kills daemons at random, and checks that no acknowledged write is lost.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "1m")]
     duration: Span,
 
-    /// Interval of kills
+    /// Time from one kill to the next
     #[arg(long, value_name = "TIME", default_value = "5s")]
     every: Span,
 
@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Memory nodes, 2 to 16
+    /// Number of memory nodes, 2 to 16
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=16))]
     memory_nodes: u8,
 

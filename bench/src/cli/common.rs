@@ -27,7 +27,7 @@ use cxloe_measure::report::{Link, Report, Samples, write_histogram_log};
 pub const SEALED: &str = "sealed";
 /// Name of sessions whose frames have a plain checksum only.
 pub const INSECURE: &str = "insecure";
-/// Interval of a spinner's steps.
+/// Interval at which a spinner turns.
 const SPINNER_STEP: Duration = Duration::from_millis(100);
 
 /// Options of the link to the memory node.
@@ -85,7 +85,6 @@ fn ethertype(text: &str) -> Result<u16, String> {
 }
 
 impl LinkArgs {
-    /// Configuration of the link.
     pub fn config(&self) -> LinkConfig {
         LinkConfig {
             backend: self.link,
@@ -129,7 +128,7 @@ pub struct RegionArgs {
     #[arg(long, value_name = "WAYS", default_value_t = Ways::One, conflicts_with = "region", help_heading = "Memory")]
     pub ways: Ways,
 
-    /// In chunks of this size: 256 to 16K
+    /// Size of the chunks in which the new region is spread: 256 to 16K
     #[arg(long, value_name = "BYTES", default_value_t = Granularity::PAGE, conflicts_with = "region", help_heading = "Memory")]
     pub granularity: Granularity,
 
@@ -151,7 +150,8 @@ pub struct RegionArgs {
     #[arg(long, env = "CXLOE_NODE_KEY", value_name = "FILE", help_heading = "Memory")]
     pub node_key: Option<PathBuf>,
 
-    /// Folder that `cn-agent join` has put both into [default: /var/lib/cxloe as root, else ~/.local/state/cxloe]
+    /// Folder into which `cn-agent join` has put identity and key [default: /var/lib/cxloe as root, else
+    /// ~/.local/state/cxloe]
     #[arg(long, env = "CXLOE_DATA_DIR", value_name = "DIR", help_heading = "Memory")]
     pub data_dir: Option<PathBuf>,
 
@@ -235,7 +235,6 @@ impl RegionArgs {
 
 /// Measured region, with the resources to release after the measurement.
 pub struct Session {
-    /// Region that is measured.
     pub target: MeasuredRegion,
     /// Description of the link for reports.
     pub link: LinkInfo,
@@ -280,7 +279,8 @@ impl Session {
         Ok(Session { target, link: info, frames, lease })
     }
 
-    /// Region to be measured, and a function that makes the session from it again.
+    /// Splits the session into the measured region, which measurements take by value, and a function that
+    /// rebuilds the session from it.
     pub fn into_parts(self) -> (MeasuredRegion, impl FnOnce(MeasuredRegion) -> Session) {
         let Session { target, link, frames, lease } = self;
         (target, |target| Session { target, link, frames, lease })

@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "PEERS", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Leave these out
+    /// Leave out these peers: names or groups, separated by commas
     #[arg(long, value_name = "PEERS", value_delimiter = ',')]
     without: Vec<String>,
 
@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME")]
     each: Option<humantime::Duration>,
 
-    /// Most single operations of a pattern in a trial
+    /// Maximum number of single operations of a pattern in a trial
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..))]
     operations: u64,
 
@@ -125,7 +125,7 @@ impl Args {
         Ok(Plan { bytes, operations: self.operations, each, depth: self.depth.into() })
     }
 
-    /// Peers selected by the options.
+    /// Peers that `--only` and `--without` leave.
     fn chosen(&self) -> Result<Vec<&'static dyn Peer>, Failure> {
         let all = peers();
         for word in self.only.iter().chain(&self.without) {
@@ -187,6 +187,7 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
         interrupt,
     };
     let names: Vec<&str> = present.iter().map(|peer| peer.name()).collect();
+    // The figures of the others are shown relative to this system, if it is measured.
     let baseline = names.iter().find(|name| name.starts_with("cxloe")).copied();
     let about = expected(present.len(), &plan, trials).as_secs().max(1);
     to_stderr!("{} peers, {trials} trials each, about {about} s: {}", present.len(), names.join(", "));

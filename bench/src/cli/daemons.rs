@@ -65,7 +65,7 @@ pub(super) fn protect(command: &mut Command, insecure: bool, key: &Path) {
     };
 }
 
-/// Waits until the memory nodes have registered with the manager at `url`.
+/// Waits until a memory node has registered with the manager at `url`.
 pub(super) fn wait_for_nodes(url: &str, interrupt: &Interrupt) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = cxloe_fabric::Client::new(url)?;

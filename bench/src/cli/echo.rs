@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "MAC", required_unless_present = "serve")]
     peer: Option<Mac>,
 
-    /// Trials
+    /// Number of trials
     #[arg(long, value_name = "N", default_value_t = 10)]
     trials: u32,
 

@@ -23,15 +23,15 @@ use cxloe_measure::report::units;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Memory nodes
+    /// Number of memory nodes
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1024))]
     memory_nodes: u32,
 
-    /// Compute nodes
+    /// Number of compute nodes
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     compute_nodes: u32,
 
-    /// Regions
+    /// Number of regions
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     regions: u32,
 
@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     creates: u32,
 
-    /// Clients that create regions at once
+    /// Number of clients that create regions at the same time
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     clients: u32,
 

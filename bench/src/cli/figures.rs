@@ -17,7 +17,7 @@ use cxloe_paper::figures::{Fig11, Fig12, Model};
 /// program gives the same figures everywhere, to the byte; needs neither privileges nor a network.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The figure to draw
+    /// Figure of the paper to draw
     #[arg(value_enum, default_value_t = FigureChoice::All)]
     which: FigureChoice,
 

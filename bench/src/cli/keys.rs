@@ -30,11 +30,11 @@ const RESIDENT: u64 = 1 << 20;
 #[derive(ClapArgs, Clone, Debug)]
 #[command(after_help = "Example:\n  cxloe-bench keys --json keys.json")]
 pub struct Args {
-    /// Forged Hellos a second
+    /// Number of forged Hellos per second
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     hellos: u64,
 
-    /// Turns of each measurement
+    /// Number of turns of each measurement
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
 
@@ -60,11 +60,11 @@ pub struct Args {
     #[arg(long, value_name = "S", default_value_t = 10)]
     touch_s: u64,
 
-    /// From one replacement of that session to the next, in milliseconds
+    /// Time between two replacements of that session, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..))]
     replacement_ms: u64,
 
-    /// Nodes whose key is taken back, one after the other
+    /// Number of nodes that are revoked, one after the other
     #[arg(long, value_name = "N", default_value_t = 3)]
     revocations: u32,
 

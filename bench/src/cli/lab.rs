@@ -94,7 +94,7 @@ pub(super) struct Args {
     /// Name of the lab, where there are several
     #[arg(short, long, global = true, default_value = "lab")]
     name: String,
-    /// Folder for the labs' folders
+    /// Folder that contains a folder for each lab
     #[arg(long, env = "CXLOE_LAB_DIR", hide = true, global = true)]
     root: Option<PathBuf>,
 }
@@ -107,7 +107,7 @@ enum Command {
     /// Show running daemons and regions
     #[command(override_help = help())]
     Status {
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
@@ -121,9 +121,9 @@ enum Command {
     /// Show the log of a daemon
     #[command(override_help = help())]
     Log {
-        /// The node, or gmm
+        /// Name of the node, such as mn0, or gmm for the manager
         node: String,
-        /// Follow the log
+        /// Print new lines of the log until Ctrl-C
         #[arg(short, long)]
         follow: bool,
     },
@@ -148,44 +148,44 @@ enum Command {
     /// Run the process that holds a lab (used internally)
     #[command(hide = true)]
     Keep {
-        /// The lab's folder
+        /// Folder with the lab's state
         folder: PathBuf,
     },
 }
 
 #[derive(clap::Args)]
 struct Nodes {
-    /// The nodes
+    /// Names of the nodes, such as mn0 or cn1
     nodes: Vec<String>,
 }
 
 #[derive(clap::Args)]
 struct UpArgs {
-    /// Memory nodes
+    /// Number of memory nodes
     #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = nodes)]
     memory_nodes: usize,
-    /// Compute nodes
+    /// Number of compute nodes
     #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = nodes)]
     compute_nodes: usize,
-    /// Memory that each memory node lends
+    /// Size of the memory that each memory node lends
     #[arg(short, long, value_name = "SIZE", default_value = "64M")]
     pool: String,
-    /// A region for each compute node; 0: none
+    /// Size of the region that each compute node gets; 0: no regions
     #[arg(short, long, value_name = "SIZE", default_value = "16M")]
     region: String,
-    /// Pools are files
+    /// Memory nodes keep their pools in files, which outlive a restart of the daemon
     #[arg(long)]
     kept: bool,
     /// MTU of all interfaces, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// Link of the daemons
+    /// Kind of link that the daemons use
     #[arg(long, value_name = "KIND", default_value = "packet")]
     link: String,
     /// Wait style of idle daemons
     #[arg(long, value_name = "STYLE", default_value = "adaptive")]
     wait: String,
-    /// Folder of the programs
+    /// Folder that contains the daemons' programs
     #[arg(long, value_name = "FOLDER")]
     bin: Option<PathBuf>,
 }

@@ -48,6 +48,7 @@ fn agent(args: &Args) -> Result<Option<AgentPort>, Failure> {
     let (Some(socket), Some(name)) = (&args.agent, &args.agent_region) else { return Ok(None) };
     let found = regions(socket)?.into_iter().find(|region| region.region == *name);
     let region = found.ok_or_else(|| MeasureError::NotAttached(name.clone()))?;
+    // The part of a region beyond the agent's address window cannot be accessed by address.
     let bytes = region.size.saturating_sub(region.beyond_window);
     Ok(Some(AgentPort { client: Client::connect(socket)?, hpa: region.hpa, bytes }))
 }

@@ -127,7 +127,7 @@ enum Command {
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Longest time from Ctrl-C until a measurement has noticed it and cleaned up.
+/// Maximum time from Ctrl-C until a measurement has noticed it and cleaned up.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs the program. Must be called while the process has one thread.

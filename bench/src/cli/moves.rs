@@ -30,11 +30,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     memory: ByteSize,
 
-    /// Bytes of it that may be resident
+    /// Bytes of the machine's memory that may be resident
     #[arg(long, value_name = "SIZE", default_value = "112MiB")]
     local: ByteSize,
 
-    /// Bytes that the guest works on
+    /// Bytes of the guest's working set
     #[arg(long, value_name = "SIZE", default_value = "96MiB")]
     working: ByteSize,
 

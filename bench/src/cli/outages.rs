@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "OUTAGE", value_delimiter = ',')]
     only: Vec<Outage>,
 
-    /// Turns of each
+    /// Number of turns of each outage
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
 

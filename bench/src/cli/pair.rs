@@ -1,4 +1,4 @@
-//! Link of measurements that involve an agent: an existing one, or one in a lab of their own.
+//! Link of measurements that involve an agent: an existing link, or one in a lab made for the measurement.
 //!
 //! ```text
 //!   namespace cn                                         namespace mn
@@ -41,6 +41,7 @@ pub struct OptionalLink(pub Option<LinkArgs>);
 impl clap::Args for OptionalLink {
     fn augment_args(command: clap::Command) -> clap::Command {
         let known: Vec<_> = command.get_arguments().map(|arg| arg.get_id().clone()).collect();
+        // Without an interface there is no link, so all other options of a link require one.
         LinkArgs::augment_args(command).mut_args(|arg| match arg.get_id().as_str() {
             "interface" => arg.required(false),
             _ if known.contains(arg.get_id()) => arg,
@@ -130,6 +131,7 @@ fn in_lab_at(
 ) -> Result<(), Failure> {
     let cores = machine::allowed_cores();
     let pair = cores.first().copied().zip(cores.get(1).copied());
+    // On a single core, a thread that spins would keep the other end from running.
     let wait = if pair.is_some() { WaitStyle::Busy } else { WaitStyle::default() };
     let lab = Lab::builder()
         .namespace("cn")
@@ -147,7 +149,7 @@ fn in_lab_at(
         c.args(["serve", "--insecure", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
     let memory_node = |interface: &str, name: &str| {
-        // Two instances of a program run; each has a log of its own.
+        // Two mn-servers run, so each has a folder of its own for its files and its log.
         let state = state.join(name);
         std::fs::create_dir(&state)?;
         daemons::start(&*lab, "mn", &state, "mn-server", |c| {

@@ -28,7 +28,7 @@ use cxloe_paper::{Evaluation, EvaluationPart, Grid, Plan, Section};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Only these parts, separated by commas [default: all]
+    /// Parts of the evaluation to run, separated by commas [default: all]
     #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
     only: Vec<EvaluationPart>,
 

@@ -206,7 +206,8 @@ impl Args {
         self.link.0.is_none()
     }
 
-    /// Two flags: memory mapped through an agent is measured; the options name it explicitly.
+    /// Two flags: whether memory mapped through an agent is measured, and whether the options name it
+    /// explicitly.
     fn measures_mapped(&self) -> (bool, bool) {
         let named = self.over.contains(&AccessPath::Mapped);
         (named || self.over.is_empty(), named)
@@ -333,7 +334,7 @@ fn measured(args: &Args, session: Session, agent: Option<Agent>) -> Result<(Sess
     Ok((again(target), results))
 }
 
-/// Size of the smallest working set, in bytes: a smaller one has too few pages to be divided into shares.
+/// Minimum size of a working set, in bytes: a smaller one has too few pages to be divided into shares.
 const BYTES_MIN: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -216,6 +216,7 @@ pub fn carry_out(
     interrupt: Interrupt,
 ) -> Result<(ProgramsTable, Vec<String>), Failure> {
     let (mut absent, chosen) = probed(args.chosen()?);
+    // Areas of swap and groups that a killed run has left are removed first.
     restore_forgotten(&args.swap_dir);
     let absent_ways = absent_ways(&args.ways, standing, &args.swap_dir);
     let mut ways: Vec<MemoryBacking> =
@@ -296,7 +297,7 @@ fn say_absent(one: &Absent) {
     to_stderr!("left out: {}: {}", one.name, one.reason);
 }
 
-/// Converts Ctrl-C to [`cxloe_lab::Interrupted`], for which there is an exit code of its own.
+/// Returns the error of Ctrl-C itself, since its type determines the exit code.
 fn plain(error: ProgramsError) -> Failure {
     match error {
         ProgramsError::Interrupted(interrupted) => interrupted.into(),

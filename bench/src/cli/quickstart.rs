@@ -188,6 +188,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         interrupt: Some(interrupt.clone()),
     };
     let mut interfaces = vec![bench, place.memory_node.0.clone()];
+    // On the loopback interface, both ends have the same one.
     interfaces.dedup();
     let (mut report, samples) = measure(args, &mut target, (&info, &frames), interfaces, wait)?;
     verify(&mut target)?;

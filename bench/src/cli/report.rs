@@ -34,8 +34,9 @@ use cxloe_measure::report::{Report, Samples, Statistic, json_text, units};
 const STEPS: u64 = 8;
 /// Progress steps of a trial's other measurements: costs (4), loads (2) and faults (6).
 const REST: u64 = 4 + 2 + 6;
-/// Most line operations, page fetches and faults of a trial, each.
+/// Number of line operations in a trial.
 const LINES: u64 = 4_000;
+/// Number of page fetches in a trial.
 const PAGES: u64 = 1_000;
 
 const EXAMPLES: &str = "\
@@ -64,7 +65,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.";
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Trials
+    /// Number of trials of each measurement
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     trials: u32,
 
@@ -72,7 +73,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(50..=8_000))]
     operations: u64,
 
-    /// Requests in flight where many are; beyond 200 a veth loses frames
+    /// Requests in flight where a measurement has many; beyond 200 a veth loses frames
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
 
@@ -85,7 +86,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     probe: Option<Option<PathBuf>>,
 
-    /// Leave programs out
+    /// Leave out the measurements of whole programs
     #[arg(long, help_heading = "Programs")]
     without_programs: bool,
 

@@ -32,12 +32,13 @@ pub struct Args {
     #[command(flatten)]
     region: RegionArgs,
 
-    /// Simulate instead, with a core for each queue at both ends and so many nanoseconds for a frame at the memory node's:
-    /// neither the interface nor a memory node is touched
+    /// Simulate instead, with a core for each queue at both ends and this number of nanoseconds for a frame
+    /// at the memory node: neither the interface nor a memory node is touched
     #[arg(long, value_name = "NS")]
     simulate: Option<u64>,
 
-    /// Measure the CPU time of an agent with so many workers for each operation, in a lab: numbers from 1 to 8, as 1,2,4,8
+    /// Measure the CPU time for each operation of an agent with this number of workers, in a lab: 1 to 8, as
+    /// 1,2,4,8
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=8),
         conflicts_with_all = ["interface", "simulate"])]
     workers: Vec<u8>,
@@ -46,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
 
-    /// Most queues: 1, 2, 4, 8 or 16
+    /// Maximum number of queues: 1, 2, 4, 8 or 16
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = queues)]
     queues: u8,
 
@@ -54,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     cpus: Vec<usize>,
 
-    /// Trials of each kind
+    /// Trials of each measurement
     #[arg(long, value_name = "N", default_value_t = 3)]
     trials: u32,
 
@@ -62,7 +63,7 @@ pub struct Args {
     #[arg(long, value_name = "MS", default_value_t = 500)]
     each_ms: u64,
 
-    /// Requests in flight, of each shard
+    /// Number of requests in flight in each shard
     #[arg(long, value_name = "N", default_value_t = 64)]
     depth: usize,
 

@@ -21,11 +21,11 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Passes
+    /// Number of passes over the region
     #[arg(long, value_name = "N", default_value_t = 1)]
     passes: u64,
 
-    /// Requests in flight
+    /// Number of requests in flight
     #[arg(long, value_name = "N", default_value_t = 128)]
     depth: usize,
 

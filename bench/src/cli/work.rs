@@ -10,19 +10,19 @@ use super::Failure;
 /// Do the work of one of the programs that `programs` measures
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The work to do
+    /// Program to run
     #[arg(value_enum)]
     what: WorkKind,
 
-    /// Bytes of memory
+    /// Bytes of memory that the program uses
     #[arg(long, value_name = "N", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(1..))]
     bytes: u64,
 
-    /// Loads of a chase
+    /// Number of loads in the pointer chase
     #[arg(long, value_name = "N", default_value_t = 300_000)]
     steps: u64,
 
-    /// Children at once
+    /// Number of child processes that run at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     children: usize,
 }
@@ -49,6 +49,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         WorkKind::Children => children(bytes, args.children)?,
     };
     to_stdout!("{operations} operations, answer {answer:#x}");
+    // The time goes to standard error, since standard output is compared between runs.
     to_stderr!("worked {operations} {}", time.as_nanos());
     Ok(())
 }

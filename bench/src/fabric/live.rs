@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 use super::node::{EXTENT, cn_id, memory_node, name};
 use super::{FabricFiles, Size, TimeCollector, Times, resident_bytes};
 
-/// Longest wait for the manager's first answer.
+/// Maximum wait for the manager's first answer.
 const START_MAX: Duration = Duration::from_secs(120);
-/// Longest time for which the manager holds a memory node's request for commands, in milliseconds.
+/// Maximum time for which the manager holds a memory node's request for commands, in milliseconds.
 const WAIT_MS: u64 = 1500;
 
 /// Results for a running manager.
@@ -33,35 +33,22 @@ pub struct Live {
     pub create: Times,
     /// Time to destroy a region over HTTP until its memory nodes have confirmed; one region at a time.
     pub destroy: Times,
-    /// Regions created per minute by all clients at once.
+    /// Regions created per minute by all clients together.
     pub creates_per_minute: f64,
-    /// Number of clients that create regions at once.
+    /// Number of clients that create regions at the same time.
     pub clients: u32,
 }
 
 /// Failure of a measurement of a running manager.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// The manager cannot be started.
     #[error("cannot start {}: {source}", .program.display())]
-    Start {
-        /// Path of the manager's program.
-        program: PathBuf,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
-    /// The manager ended, or does not answer.
+    Start { program: PathBuf, source: std::io::Error },
     #[error("{} does not answer within {START_MAX:?}; its log is {}", .program.display(), .log.display())]
-    Silent {
-        /// Path of the manager's program.
-        program: PathBuf,
-        /// Path of the process's log.
-        log: PathBuf,
-    },
+    Silent { program: PathBuf, log: PathBuf },
     /// A request failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// A region did not become active.
     #[error("a region is {0} after its creation")]
     NotActive(RegionState),
 }
@@ -159,6 +146,7 @@ pub async fn measure(place: &FabricFiles, size: Size, creates: u32, clients: u32
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    // The load of the registrations has to end before anything is timed.
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     let (mut create, mut destroy) = (TimeCollector::new(), TimeCollector::new());

@@ -22,9 +22,7 @@ pub use populate::{PopulateError, Populated, populate};
 /// Size of the measured fabric.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Size {
-    /// Number of memory nodes.
     pub memory_nodes: u32,
-    /// Number of compute nodes.
     pub compute_nodes: u32,
     /// Number of regions; every fourth is interleaved over four memory nodes, the others lie on one.
     pub regions: u32,
@@ -42,13 +40,9 @@ pub struct FabricFiles {
 /// Times of one kind of operation, in microseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Times {
-    /// Number of operations timed.
     pub count: u64,
-    /// Median time.
     pub p50_us: f64,
-    /// 99th percentile.
     pub p99_us: f64,
-    /// Longest time.
     pub max_us: f64,
 }
 

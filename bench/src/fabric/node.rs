@@ -39,7 +39,6 @@ pub fn cn_id(index: u32) -> CnId {
     CnId::new(octets(1, index)).expect("a unicast address")
 }
 
-/// Name made of `kind` and a number.
 pub fn name(kind: &str, index: u32) -> Name {
     Name::new(format!("{kind}{index}")).expect("letters and digits")
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::node::{EXTENT, cn_id, compute_node, memory_node, name};
 use super::{Size, TimeCollector, Times, resident_bytes};
 
-/// Most commands in one commit, as in the server.
+/// Maximum number of commands in one commit, as in the server.
 const BATCH: u32 = 256;
 
 /// Results of filling a store.
@@ -38,7 +38,6 @@ pub struct Populated {
 /// Failure in filling a store.
 #[derive(Debug, thiserror::Error)]
 pub enum PopulateError {
-    /// Error of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The manager refused a command.
@@ -47,7 +46,6 @@ pub enum PopulateError {
     /// The state is inconsistent.
     #[error(transparent)]
     State(#[from] Contradiction),
-    /// A region is not active.
     #[error("region {0} is {1} although its memory nodes have confirmed it")]
     NotActive(Name, RegionState),
     /// The caller ends the work.
@@ -129,6 +127,7 @@ pub fn populate(
         filling.apply(Command::RegisterComputeNode(compute_node(index)))?;
     }
     filling.commit()?;
+    // The commit of the registrations does not count.
     filling.commits = TimeCollector::new();
 
     let (mut allocations, started) = (TimeCollector::new(), Instant::now());

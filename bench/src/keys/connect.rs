@@ -15,7 +15,7 @@ use super::site::Site;
 use super::{KeysError, Times};
 use cxloe_lab::Interrupt;
 
-/// Longest time for a node to connect.
+/// Maximum time for a node to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Time from the start of a flood to the first measurement.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -32,9 +32,7 @@ pub struct FloodPlan {
     pub rounds: u32,
     /// Number of connections in each turn.
     pub connections: u32,
-    /// Number of pairs of slices in each turn.
     pub pairs: u32,
-    /// Duration of a slice.
     pub slice: Duration,
 }
 
@@ -58,13 +56,9 @@ pub struct UnderFlood {
 /// Quartiles of the ratios of many pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ratios {
-    /// Number of pairs of slices.
     pub pairs: usize,
-    /// First quartile of the ratios.
     pub quarter: f64,
-    /// Median of the ratios.
     pub median: f64,
-    /// Third quartile of the ratios.
     pub three_quarters: f64,
     /// Ratio of the sum of all numerators to the sum of all denominators.
     pub of_sums: f64,
@@ -107,7 +101,7 @@ impl FloodSamples {
         plan: &FloodPlan,
         interrupt: &Interrupt,
     ) -> Result<(), KeysError> {
-        // The session opens before the flood starts.
+        // The session is opened before the flood starts: connecting in a flood is measured separately.
         let mut port = site.port(NO_REKEY)?;
         port.connect(CONNECT_LIMIT)?;
         let flood = Flood::start(site, hellos, plan.rate)?;

@@ -50,7 +50,6 @@ impl FloodKind {
         FloodKind::InItsName,
     ];
 
-    /// Destination of the flood.
     pub fn aim(self) -> Aim {
         match self {
             FloodKind::None => Aim::Paused,
@@ -236,7 +235,7 @@ fn flood(link: &mut dyn Link, hellos: &[Vec<u8>], rate: u64, shared: &FloodState
             shared.sent.fetch_add(1, Ordering::Relaxed);
         }
         link.flush()?;
-        // Answers to forged addresses are discarded.
+        // Answers to the forged Hellos are discarded.
         link.receive(64, &mut |_, _| {})?;
         std::thread::sleep(TICK);
     }

@@ -28,28 +28,21 @@ pub enum KeysError {
     /// Error of the network, or of a process in it.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// Error of a link.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// An operation failed.
     #[error(transparent)]
     Port(#[from] PortError),
     /// Error of a file, or of a thread.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// A key cannot be made.
     #[error(transparent)]
     Key(#[from] cxloe_link::keys::KeyFileError),
-    /// A forged Hello could not be made.
     #[error("a forged Hello could not be made")]
     NoHello,
-    /// A thread of the measurement panicked.
     #[error("a thread of the measurement panicked")]
     Thread,
-    /// The region cannot be routed.
     #[error(transparent)]
     Route(#[from] cxloe_cn_core::engine::RouteError),
-    /// The memory node did not start in time.
     #[error("mn-server has not come up: {0}")]
     NotServing(String),
     /// Interrupted by Ctrl-C.
@@ -60,13 +53,9 @@ pub enum KeysError {
 /// Count and percentiles of times, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Times {
-    /// Number of times recorded.
     pub count: usize,
-    /// Median time.
     pub p50_us: f64,
-    /// 99th percentile.
     pub p99_us: f64,
-    /// Longest time.
     pub max_us: f64,
 }
 

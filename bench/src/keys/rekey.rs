@@ -49,7 +49,6 @@ pub struct Rekeyed {
     pub worst_without: Times,
     /// Number of windows without a change of keys whose longest read exceeds a millisecond.
     pub worst_without_over_1ms: usize,
-    /// Number of failed reads.
     pub failed: u64,
 }
 

@@ -6,6 +6,8 @@
 //!                                     new session every so often
 //! ```
 
+#![expect(unsafe_code, reason = "a touch of a page is a volatile read")]
+
 use std::time::{Duration, Instant};
 
 use cxloe_client::mapping::Mapping;

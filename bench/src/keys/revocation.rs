@@ -50,6 +50,7 @@ pub fn revoked<E: From<ClientError>>(
             }
             (carried_out, refused)
         });
+        // Reads are to be under way when the key is revoked.
         std::thread::sleep(Duration::from_millis(200));
         let ordered = Instant::now();
         let outcome = revoke();

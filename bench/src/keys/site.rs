@@ -27,7 +27,7 @@ pub const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// MAC address that no node has.
 pub const NOBODY: Mac = Mac([2, 0, 0, 0, 0, 3]);
 const BYTES: u64 = 4 << 20;
-/// Longest wait until the memory node serves.
+/// Maximum wait until the memory node serves.
 const READY: Duration = Duration::from_secs(20);
 
 /// Cable with a compute node's end here and a memory node at the far end.

@@ -11,11 +11,11 @@ const LAYOUT: &str = include_str!("guest.ld");
 /// Sizes of the guest's memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestSizes {
-    /// Bytes that are written once.
+    /// Bytes that the guest writes once, before its passes.
     pub area: u64,
-    /// Bytes that each pass goes through.
+    /// Bytes of the working set, which each pass reads.
     pub working: u64,
-    /// Of so many pages of the working set, each pass writes one.
+    /// Each pass writes one page of this many in the working set.
     pub written_of: u32,
 }
 

@@ -15,14 +15,14 @@ use serde_json::Value;
 use super::{MoveError, MoveOptions};
 use crate::eventually::eventually;
 
-/// Longest wait for a daemon, or for a monitor.
+/// Maximum wait for a daemon, or for the monitor of a machine.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Longest wait for an answer of the manager.
+/// Maximum wait for an answer of the manager.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Name of the region that is the machine's memory.
 const REGION: &str = "moves";
 
-/// A process that runs the machine, or waits for it.
+/// A QEMU process that runs the machine, or waits for its arrival.
 pub struct Emulator {
     process: Process,
     /// Number of the compute node.
@@ -32,9 +32,9 @@ pub struct Emulator {
     pub serial: PathBuf,
 }
 
-/// The nodes.
+/// Network with a manager, a memory node and two compute nodes.
 pub struct Hosts {
-    // Processes end before the network goes.
+    // Fields are dropped in this order: the processes have to end before their network is removed.
     _daemons: BTreeMap<String, Process>,
     lab: Lab,
     folder: PathBuf,
@@ -146,7 +146,7 @@ impl Hosts {
         Ok(Emulator { process, side, number, serial })
     }
 
-    /// Orders a move.
+    /// Starts the command that moves the machine from one process to the other.
     pub fn order(&self, from: &Emulator, to: &Emulator) -> Result<Child, MoveError> {
         let mut command = Command::new(program("cn-agent")?);
         let address = format!("unix:{}", self.path("arrival", to.number).display());
@@ -167,7 +167,7 @@ impl Hosts {
     }
 }
 
-/// The report of a move.
+/// Parses the JSON report of the command that has moved the machine.
 pub fn report(output: Output) -> Result<Value, MoveError> {
     let failed = || format!("the move failed: {}", String::from_utf8_lossy(&output.stderr));
     if !output.status.success() {

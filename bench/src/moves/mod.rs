@@ -7,8 +7,8 @@
 //!                        `---- the region, on a memory node ---'
 //! ```
 //!
-//! The guest goes through its working set without a pause, and checks what it reads; each pass is a line on its serial line,
-//! which is looked at every millisecond.
+//! The guest goes through its working set without a pause, and checks what it reads. Each pass writes a line
+//! to the guest's serial line, which is read every millisecond.
 
 mod guest;
 mod hosts;
@@ -25,43 +25,41 @@ use guest::GuestSizes;
 use hosts::{Emulator, Hosts};
 use passes::SerialLine;
 
-/// Error of a run that could not be made, or of a guest with wrong memory.
+/// Any failure of a run, including wrong content of the guest's memory.
 pub type MoveError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Interval of looks at the serial line.
+/// Interval at which the file of the serial line is read.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Time for which the guest is watched before a move, and after it.
+/// Time for which the guest is observed before a move, and after it.
 const WATCHED: Duration = Duration::from_secs(1);
-/// The first time after a move, in which the guest's speed is compared with that of before.
+/// Period after a move for which the guest's speed is reported separately.
 const FIRST: Duration = Duration::from_millis(100);
-/// Longest time until the guest has written its memory for the first time.
+/// Maximum time until the guest has written its memory for the first time.
 const FILL_LIMIT: Duration = Duration::from_secs(300);
-/// Longest time from the end of the command to the guest's first pass.
+/// Maximum time from the end of the command to the guest's first pass.
 const RESUME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct MoveOptions {
     /// Bytes of the machine's memory, all of it remote.
     pub memory: u64,
-    /// Bytes of it that may be resident.
+    /// Bytes of the machine's memory that may be resident on the compute node.
     pub local: u64,
-    /// Bytes that the guest works on; of every other page it writes.
+    /// Bytes of the guest's working set. Each pass reads all of its pages, and writes every other one.
     pub working: u64,
-    /// Number of moves.
     pub moves: u32,
 }
 
-/// One move.
+/// Results of one move.
 #[derive(Clone, Debug, Serialize)]
 pub struct Move {
-    /// Time that the guest was stopped, from QEMU's stop to its going on, in milliseconds.
+    /// Time for which the guest was stopped, from QEMU's stop to its resumption, in milliseconds.
     pub stopped_ms: f64,
-    /// Time between the last pass before and the first one after, less a pass of before, in milliseconds.
+    /// Time from the last pass before the move to the first one after it, less the duration of a pass, in
+    /// milliseconds.
     pub gap_ms: f64,
-    /// Time that the whole command took, in milliseconds.
+    /// Duration of the whole command, in milliseconds.
     pub command_ms: f64,
-    /// Passes per second before.
     pub before: f64,
     /// Passes per second in the first 100 ms after the stop.
     pub first_100ms: f64,
@@ -69,7 +67,7 @@ pub struct Move {
     pub first_second: f64,
     /// Pages that were resident at the source.
     pub resident_pages: u64,
-    /// Bytes of QEMU's state.
+    /// Size of QEMU's state without the guest's memory, in bytes.
     pub state_bytes: u64,
 }
 
@@ -83,7 +81,8 @@ pub fn run(
     interrupt: &Interrupt,
     said: &dyn Fn(&str),
 ) -> Result<Vec<Move>, MoveError> {
-    // Firmware has the end of the memory; a 32-bit guest reaches what lies below the devices.
+    // The firmware uses the end of the memory, and a 32-bit guest reaches only memory below the devices'
+    // addresses.
     let area = (options.memory - (48 << 20)).min(1900 << 20);
     let sizes = GuestSizes { area, working: options.working.min(area), written_of: 2 };
     let kernel = guest::compile(folder, sizes)?;
@@ -110,7 +109,7 @@ pub fn run(
     Ok(moves)
 }
 
-/// Looks at a serial line until `enough`, or until the moment `until`.
+/// Reads a serial line until `enough` returns true, or until the moment `until`.
 fn watch(
     serial: &mut SerialLine,
     until: Instant,
@@ -158,7 +157,7 @@ fn one_move(
     let first = first.ok_or("the guest has completed no pass where it went")?;
     let stopped_ms = report["stopped_ms"].as_f64().ok_or("the report has no time")?;
     let pass_ms = 1000.0 / before.max(1.0);
-    // The guest goes on when its stop is over; it was stopped within the pass after the last one that was seen.
+    // The guest resumes at the end of its stop, which began within the pass after the last one that was seen.
     let resumed = last + Duration::from_secs_f64(stopped_ms / 1000.0);
     Ok((
         Move {

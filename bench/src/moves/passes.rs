@@ -13,12 +13,12 @@ pub struct SerialLine {
     rest: String,
     /// Times at which passes were seen to be complete, in order.
     pub passes: Vec<Instant>,
-    /// The first message of a wrong word.
+    /// First message about a wrong word in the guest's memory.
     pub wrong: Option<String>,
 }
 
 impl SerialLine {
-    /// The line in the file at `path`.
+    /// Opens the serial line that is written to the file at `path`.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -26,7 +26,7 @@ impl SerialLine {
         Ok(SerialLine { file: File::open(path)?, rest: String::new(), passes: Vec::new(), wrong: None })
     }
 
-    /// Reads what has come.
+    /// Reads the lines that were written since the last call.
     ///
     /// # Errors
     /// The file cannot be read.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::keys::KeysError;
 use crate::keys::site::{CN, MN, Site};
 
-/// Longest wait for a connection.
+/// Maximum wait for a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Duration of the load before an outage, and again after it.
 const BEFORE: Duration = Duration::from_millis(150);
@@ -22,7 +22,6 @@ const AFTER: Duration = Duration::from_millis(1500);
 const LINES: u64 = 64;
 const LINE: u64 = 64;
 
-/// Outage of a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outage {
@@ -111,15 +110,12 @@ impl Outage {
 /// Longest operation and counts of one outage.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Kind of the outage.
     pub outage: Outage,
     /// Time in which no answer was possible, in milliseconds; 0 if unknown.
     pub away_ms: f64,
     /// Time of the longest operation, in milliseconds.
     pub longest_ms: f64,
-    /// Number of completed operations.
     pub operations: u64,
-    /// Number of failed operations.
     pub failed: u64,
     /// Number of lines whose content differed from the last write.
     pub wrong: u64,
@@ -132,7 +128,7 @@ impl Measured {
     }
 }
 
-/// Measures one outage.
+/// Runs the load on a new session through one outage, and returns its longest operation and its counts.
 ///
 /// # Errors
 /// Returns any [`KeysError`] except failed operations, which are counted.

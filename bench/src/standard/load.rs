@@ -12,7 +12,8 @@ use cxloe_measure::{MeasureError, MeasuredRegion};
 
 /// Offered rate as a share of the highest rate.
 const SHARE: f64 = 0.7;
-/// Most bytes of lines that are read: each is written first, so that its content can be checked.
+/// Maximum number of bytes whose lines are read: each line is written first, so that its content can be
+/// checked.
 const BYTES: u64 = 16 << 20;
 
 /// Parameters of the measurement under load.

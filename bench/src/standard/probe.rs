@@ -32,7 +32,7 @@ const OWN: [(&str, &str); 5] = [
     ("uffdfloor.c", include_str!("../../probe/uffdfloor.c")),
     ("xdplat.c", include_str!("../../probe/xdplat.c")),
 ];
-/// Longest time of one turn of a program.
+/// Maximum duration of one turn of a program.
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(2);
 
@@ -44,18 +44,11 @@ pub enum ProbeError {
     Lab(#[from] LabError),
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
-    File {
-        /// Path of the file or folder.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
+    File { path: PathBuf, source: std::io::Error },
     /// A program failed.
     #[error("the probe {name} ended with {status}: {said}")]
     Failed {
-        /// Name of the probe that failed.
         name: String,
-        /// Exit status of the probe, as text.
         status: String,
         /// Last lines of the probe's output.
         said: String,
@@ -85,7 +78,6 @@ const KNOWN: [(&str, ProbeKind, &[&str]); 4] = [
 pub struct Unused {
     /// Name of the probe, as in the report.
     pub name: String,
-    /// Reason why it was not used.
     pub reason: String,
 }
 

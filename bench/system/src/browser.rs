@@ -33,7 +33,7 @@ use crate::outcome::Outcome;
 pub const LIMIT: Duration = Duration::from_secs(30);
 /// Time in which the browser and its driver may end before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// Pause between two polls.
+/// Pause between two polls of a page or a process.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Key of an element's id in JSON answers (WebDriver, web element identifier).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -58,17 +58,11 @@ pub struct Browser {
 
 impl Browser {
     /// Starts a browser in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn start() -> Outcome<Browser> {
         Browser::over(Driver::start(None)?)
     }
 
     /// Starts a browser in a network namespace, whose loopback interface has to be up.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn start_in(namespace: &Namespace) -> Outcome<Browser> {
         Browser::over(Driver::start(Some(namespace.clone()))?)
     }
@@ -77,6 +71,7 @@ impl Browser {
         let profile = format!("--user-data-dir={}", driver.folder.path().join("profile").display());
         let arguments = [
             "--headless",
+            // Chromium refuses to start as root with its sandbox.
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
@@ -107,33 +102,21 @@ impl Browser {
     }
 
     /// Opens a page and waits until it and its resources are loaded.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn open(&self, url: &str) -> Outcome {
         self.call_driver("/url", json!({ "url": url })).map(drop)
     }
 
     /// Reloads the current page and waits until it is loaded.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn reload(&self) -> Outcome {
         self.call_driver("/refresh", json!({})).map(drop)
     }
 
     /// Runs `script`, the body of a JavaScript function, in the page; returns its result. A promise is awaited.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn run(&self, script: &str) -> Outcome<Value> {
         self.call_driver("/execute/sync", json!({ "script": script, "args": [] }))
     }
 
     /// Waits until a JavaScript expression is truthy; returns its value.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn until(&self, expression: &str) -> Outcome<Value> {
         let script = format!("const value = ({expression}); return [Boolean(value), value];");
         let deadline = Instant::now() + LIMIT;
@@ -152,35 +135,23 @@ impl Browser {
     }
 
     /// Waits until an element exists.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn wait(&self, selector: &str) -> Outcome {
         self.until(&format!("document.querySelector({}) !== null", json!(selector))).map(drop)
     }
 
     /// Current number of matching elements.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn count(&self, selector: &str) -> Outcome<u64> {
         let count = self.run(&format!("return document.querySelectorAll({}).length", json!(selector)))?;
         Ok(count.as_u64().ok_or("no count")?)
     }
 
     /// Rendered text of an element, without hidden parts.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn text(&self, selector: &str) -> Outcome<String> {
         let text = self.driver.ask(Method::GET, &self.of(selector, "text")?, Value::Null)?;
         Ok(text.as_str().ok_or("no text")?.to_owned())
     }
 
-    /// Waits until an element's rendered text contains this text.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
+    /// Waits until the rendered text of an element contains `text`.
     pub fn shows(&self, selector: &str, text: &str) -> Outcome {
         let (selector, text) = (json!(selector), json!(text));
         self.until(&format!(
@@ -191,9 +162,6 @@ impl Browser {
 
     /// Clicks an element with the mouse, which fails when another one covers it. The element is scrolled to the middle
     /// first.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn click(&self, selector: &str) -> Outcome {
         self.wait(selector)?;
         let element = format!("document.querySelector({})", json!(selector));
@@ -202,53 +170,35 @@ impl Browser {
     }
 
     /// Types text into an element; `\u{E007}` is Enter, `\u{E004}` Tab (the protocol's keys).
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn fill(&self, selector: &str, text: &str) -> Outcome {
         self.driver.ask(Method::POST, &self.of(selector, "value")?, json!({ "text": text })).map(drop)
     }
 
     /// Sets the size of the page, in CSS pixels; `mobile` emulates a phone.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn viewport(&self, width: u32, height: u32, mobile: bool) -> Outcome {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile });
         self.chrome("Emulation.setDeviceMetricsOverride", size).map(drop)
     }
 
     /// Sets the preferred colour scheme, dark or light.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn prefer_dark(&self, dark: bool) -> Outcome {
         let scheme = json!({ "name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" } });
         self.chrome("Emulation.setEmulatedMedia", json!({ "features": [scheme] })).map(drop)
     }
 
     /// Writes the visible part of the page as a PNG.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn screenshot(&self, path: &Path) -> Outcome {
         let made = self.chrome("Page.captureScreenshot", json!({ "format": "png" }))?;
         save(&made, path)
     }
 
     /// Writes the whole page from top to bottom as a PNG.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn screenshot_whole(&self, path: &Path) -> Outcome {
         let whole = json!({ "format": "png", "captureBeyondViewport": true });
         save(&self.chrome("Page.captureScreenshot", whole)?, path)
     }
 
     /// Width of the page beyond its window, in CSS pixels: 0 without horizontal scrolling.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn overflow(&self) -> Outcome<i64> {
         let root = "document.documentElement";
         let wider = self.run(&format!("return {root}.scrollWidth - {root}.clientWidth"))?;
@@ -256,9 +206,6 @@ impl Browser {
     }
 
     /// Console messages since the last call.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn console(&self) -> Outcome<Vec<ConsoleMessage>> {
         let output_text = self.call_driver("/se/log", json!({ "type": "browser" }))?;
         let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
@@ -274,9 +221,6 @@ impl Browser {
 
     /// Errors among the console messages since the last call: uncaught exceptions, violated policies, and
     /// `console.error`. Failed requests are excluded: pages may provoke them on purpose.
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn errors(&self) -> Outcome<Vec<ConsoleMessage>> {
         let mut output_text = self.console()?;
         output_text.retain(|message| message.level == "SEVERE" && message.source != "network");
@@ -284,9 +228,6 @@ impl Browser {
     }
 
     /// Runs a command of Chrome's own protocol (CDP).
-    ///
-    /// # Errors
-    /// Returns errors of the browser or its driver.
     pub fn chrome(&self, command: &str, parameters: Value) -> Outcome<Value> {
         self.call_driver("/goog/cdp/execute", json!({ "cmd": command, "params": parameters }))
     }
@@ -364,6 +305,8 @@ impl Driver {
             format!("chromedriver cannot be started: {error}; `deploy/install/need.sh chromium` installs it")
         })?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Longer than the browser's limit on pages and scripts, so that the browser reports first which one
+        // is late.
         let http = cxloe_fabric::client::http().timeout(LIMIT * 2).build()?;
         let url = format!("http://127.0.0.1:{port}");
         let mut driver = Driver { process, url, namespace, runtime, http, folder };
@@ -371,7 +314,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Waits until the driver reports that it listens.
+    /// Waits until the driver's log shows that it listens.
     fn listens(&mut self, log: &Path) -> Outcome {
         let deadline = Instant::now() + LIMIT;
         loop {

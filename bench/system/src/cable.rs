@@ -24,12 +24,12 @@ pub fn with_addresses(cable: Builder) -> Builder {
     cable.address("cn0", "10.77.0.1/24").address("mn0", "10.77.0.2/24")
 }
 
-/// Link of a test, and the way in which frames are encapsulated.
+/// Kind of link that a test uses, and the headers that it puts around frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkKind {
-    /// Implementation of the link.
     pub backend: Backend,
-    /// Encapsulation of frames, if the link is a raw one.
+    /// Headers that a raw link itself puts around frames; `None` also for a UDP link, where the kernel writes
+    /// them.
     pub encap: Encap,
 }
 

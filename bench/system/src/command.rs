@@ -8,7 +8,7 @@ use cxloe_lab::program;
 
 use crate::outcome::{Outcome, ensure};
 
-/// Largest number of bytes of a command's output that a failed test prints.
+/// Maximum number of characters of a command's output that a failed test prints.
 const SHOWN_MAX: usize = 4000;
 
 /// The latest command, its exit status, and its output.
@@ -27,7 +27,7 @@ pub fn output(command: &mut Command) -> Outcome<Output> {
     Ok(output)
 }
 
-/// The latest command with its output; `None` if no command was run.
+/// Returns the latest command with its output; `None` if none has run since the last call.
 pub(crate) fn latest() -> Option<String> {
     LATEST.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
@@ -63,9 +63,6 @@ pub fn succeeded(output: Output) -> Outcome<String> {
 }
 
 /// Checks that a command ended with `code` and printed each of `words` on standard error.
-///
-/// # Errors
-/// Returns an error otherwise.
 pub fn failed_with(output: &Output, code: i32, words: &[&str]) -> Outcome {
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure(output.status.code() == Some(code), format!("not exit code {code}: {}", output_text(output)))?;
@@ -73,9 +70,6 @@ pub fn failed_with(output: &Output, code: i32, words: &[&str]) -> Outcome {
 }
 
 /// Checks that a command ended with `code` and that each of `words` is in its output.
-///
-/// # Errors
-/// Returns an error otherwise.
 pub fn answered(output: &Output, code: i32, words: &[&str]) -> Outcome {
     let all = output_text(output);
     let named = words.iter().all(|word| all.contains(word));

@@ -53,7 +53,7 @@ pub fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// A path as text.
+/// Returns a path as an argument of a command.
 ///
 /// # Panics
 /// Panics if the path is not UTF-8, which paths of tests are.

@@ -8,7 +8,9 @@ use crate::outcome::{Outcome, ensure};
 /// Number of lines transferred by one call of a client.
 const CHUNK: usize = 4096;
 
-/// Content that the writer `seed` gives the line at `hpa`. No 64-bit word of the line is zero.
+/// Content that the writer `seed` gives the line at `hpa`. No 64-bit word of the line is zero, so that no
+/// part of it
+/// can be mistaken for memory that was never written.
 pub fn line(hpa: u64, seed: u64) -> [u8; 64] {
     let mut line = [0; 64];
     for (i, word) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -19,9 +21,6 @@ pub fn line(hpa: u64, seed: u64) -> [u8; 64] {
 }
 
 /// Writes [`line()`]s over `bytes` bytes from `hpa` on.
-///
-/// # Errors
-/// Returns errors of the agent.
 pub fn fill(port: &mut Client, hpa: u64, bytes: u64, seed: u64) -> Outcome {
     let hpas: Vec<u64> = (hpa..hpa + bytes).step_by(64).collect();
     for chunk in hpas.chunks(CHUNK) {
@@ -47,9 +46,6 @@ pub fn check(port: &mut Client, hpa: u64, bytes: u64, expected: impl Fn(u64) -> 
 }
 
 /// Reads `bytes` bytes from `hpa` on, and compares every line with what the writer `seed` has written.
-///
-/// # Errors
-/// Returns errors as [`check`].
 pub fn verify(port: &mut Client, hpa: u64, bytes: u64, seed: u64) -> Outcome {
     check(port, hpa, bytes, |hpa| line(hpa, seed))
 }

@@ -31,8 +31,8 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Starts a memory node on `interface` that maps for each pair of `map` (a CN id, a number of bytes) as much memory
-    /// from CMem address 0 on, and waits until the node serves. The node's files are in `folder`.
+    /// Starts a memory node on `interface`, with its files in `folder`, and waits until the node serves. Each
+    /// pair of `map` (CN id, bytes) gives a compute node so much memory, from CMem address 0 on.
     ///
     /// # Errors
     /// Returns an error when the node does not start, or has ended.
@@ -62,7 +62,8 @@ impl MemoryNode {
         MemoryNode::start_by(program, lab, interface, over, map, folder, more)
     }
 
-    /// Like [`MemoryNode::start_with`], with `command` as the beginning of the command line.
+    /// Like [`MemoryNode::start_with`]; `command` is the program with its first arguments, or a wrapper of
+    /// it.
     ///
     /// # Errors
     /// Returns an error when the node does not start, or has ended.
@@ -95,7 +96,7 @@ impl MemoryNode {
         if !more.contains(&"--socket") {
             command.arg("--socket").arg(folder.join("mn-server.sock"));
         }
-        // If an option occurs twice, the last one takes effect.
+        // Not added if the test names peers itself: of an option given twice, the last one takes effect.
         let named = more.contains(&"--udp-peer");
         if let (true, Some((cn, _)), false) = (over.is_inside_udp(), map.first(), named) {
             command.args(["--udp-peer", &format!("{cn}={CN_AT}")]);
@@ -185,9 +186,6 @@ pub fn config_to(over: impl Into<LinkKind>, peer: Mac) -> LinkConfig {
 }
 
 /// Opens a link on the interface of the lab that `config` names.
-///
-/// # Errors
-/// Returns errors of the kernel or the link.
 pub fn link_on(lab: &Lab, config: &LinkConfig) -> Outcome<Box<dyn Link>> {
     Ok(lab.home_of(&config.interface)?.enter(|| open(config))??)
 }
@@ -203,25 +201,16 @@ pub fn queues_on(lab: &Lab, config: &LinkConfig, queues: u32) -> Outcome<Box<dyn
 }
 
 /// A line port over `link` to `bytes` bytes of the memory node at `peer`, mapped at `hpa`; its session is not open yet.
-///
-/// # Errors
-/// Returns errors of the kernel or the engine.
 pub fn port(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
     port_of(link, 1, peer, hpa, bytes, cache)
 }
 
 /// Like [`port`], with another instance number, as of a restarted program.
-///
-/// # Errors
-/// Returns errors of the kernel or the engine.
 pub fn successor(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
     instance(link, (1, 0x5EED + 1), peer, (hpa, bytes), cache)
 }
 
 /// Like [`port`], with a session for each queue of `link`.
-///
-/// # Errors
-/// Returns errors of the kernel or the engine.
 pub fn port_of(
     link: Box<dyn Link>,
     queues: usize,
@@ -234,9 +223,6 @@ pub fn port_of(
 }
 
 /// A line port whose sessions are sealed with node keys: `own`, and the memory nodes' keys in `peers`.
-///
-/// # Errors
-/// Returns errors of the kernel or the engine.
 pub fn keyed_port(
     link: Box<dyn Link>,
     own: Arc<NodeKey>,
@@ -282,6 +268,7 @@ fn port_with(
         Port::new(link, Engine::new(cache), WaitStyle::Adaptive { spin: Duration::from_micros(50) });
     port.engine().set_queues(queues);
     if station.keys.own.is_some() {
+        // Sessions between node keys require the thread that computes handshakes.
         port.start_handshaker()?;
         station.keys.epoch_ns = epoch_ns(port.clock());
     }

@@ -5,20 +5,19 @@ use std::time::{Duration, Instant};
 
 pub use libtest_mimic::Failed;
 
-/// Result of a test, or of a step of a test.
+/// Result of a test or of one of its steps; the error is the message of the failed test.
 pub type Outcome<T = ()> = Result<T, Failed>;
 
 /// Limit on every wait for an expected event.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// Pause between two polls.
+/// Pause between two polls of [`within`].
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Result of a poll: a `bool`, or an `Option`.
 pub trait PollResult {
-    /// Value that a successful poll gives.
+    /// Value that a successful poll yields; `()` for a `bool`.
     type Item;
 
-    /// Value of the poll, if it was successful.
     fn found(self) -> Option<Self::Item>;
 }
 

@@ -22,21 +22,21 @@ pub use crate::text;
 pub const SESSION: &str = "1s";
 /// MAC address of the compute node, which is also its CN id.
 pub const CN: &str = "02:00:00:00:00:01";
-/// MAC address of the memory node.
+/// MAC address of the memory node's interface `mn0`.
 pub const MN: &str = "02:00:00:00:00:09";
-/// Bytes of a region of [`Pair::create_region`], 2048 times the line cache.
+/// Bytes of a region of [`Pair::create_region`], 128 times the default line cache.
 pub const REGION: u64 = 4 << 20;
-/// Number of lines written by [`Pair::written`]: 128 KiB, four times the line cache.
+/// Number of lines written by [`Pair::written`]: 128 KiB, four times the default line cache.
 pub const LINES: u64 = 2048;
 
 /// The fabric, and the options with which its daemons start.
 pub struct Pair {
     rig: Rig,
-    /// Link of both nodes, as the daemons' option names it.
+    /// Value of the option `--link` of both nodes.
     pub link: &'static str,
-    /// Bytes that the memory node lends, as its option names them.
+    /// Value of the memory node's option `--pool-size`.
     pub pool_size: &'static str,
-    /// Set if daemons serve metrics, each at a socket with its name, and log JSON.
+    /// Set if daemons log JSON and serve metrics, each on a Unix socket named after its program.
     pub observed: bool,
 }
 
@@ -66,7 +66,7 @@ impl Pair {
         Ok(Pair { rig, link: "packet", pool_size: "32MiB", observed: false })
     }
 
-    /// Makes the network, and starts as [`Pair::start_all`].
+    /// Makes the network, and starts the daemons and a region like [`Pair::start_all`].
     ///
     /// # Errors
     /// Returns an error when a daemon does not serve.
@@ -88,7 +88,7 @@ impl Pair {
         self.attached("scratch", "active").map(drop)
     }
 
-    /// Socket of the agent, for programs.
+    /// Path of the agent's socket, which programs connect to.
     pub fn socket(&self) -> PathBuf {
         self.path("agent.sock")
     }
@@ -190,9 +190,6 @@ impl Pair {
     }
 
     /// Creates a region of [`REGION`] bytes.
-    ///
-    /// # Errors
-    /// Returns errors of the manager.
     pub fn create_region(&self, name: &str) -> Outcome<String> {
         let size = REGION.to_string();
         self.gmm(&["create-region", "-s", &size, "--owner", CN, name])
@@ -219,9 +216,6 @@ impl Pair {
 
     /// Opens a port, writes [`LINES`] lines of `scratch` and flushes them to the memory node. Returns the port and the
     /// HPA of the lines.
-    ///
-    /// # Errors
-    /// Returns errors of the agent.
     pub fn written(&self, seed: u64) -> Outcome<(Client, u64)> {
         let hpa = self.attached("scratch", "active")?.hpa;
         let mut port = self.connect()?;
@@ -245,7 +239,7 @@ pub fn verify(port: &mut Client, hpa: u64, seed: u64) -> Outcome {
     lines::verify(port, hpa, LINES * 64, seed)
 }
 
-/// Reads until a read succeeds again.
+/// Repeats a read until it succeeds again; returns the line.
 ///
 /// # Errors
 /// Returns the last error when no read succeeds.

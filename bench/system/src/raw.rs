@@ -1,5 +1,8 @@
-//! A raw packet socket: a neighbour on the wire that has no protocol. The socket sends arbitrary bytes and receives
-//! every frame that arrives at its interface, with the 802.1Q tag that the kernel removes from the frame.
+//! A raw packet socket: a neighbour on the wire that follows no protocol. The socket sends arbitrary bytes
+//! and receives every frame that arrives at its interface, with the 802.1Q tag that the kernel removes from
+//! the frame.
+
+#![expect(unsafe_code, reason = "the 802.1Q tag of a frame comes in control data of recvmsg, a raw buffer")]
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -20,7 +23,6 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 /// Bytes of the receive buffer, enough for the longest frame.
 const FRAME_MAX: usize = 16 << 10;
 
-/// A frame that arrived at the socket's interface.
 #[derive(Debug)]
 pub struct ReceivedFrame {
     /// Bytes from the destination MAC address on, without the 802.1Q tag.
@@ -36,14 +38,12 @@ pub struct RawSocket {
     outer: Option<Outer>,
 }
 
-/// Headers around a frame inside UDP; the source address `from` can be any.
+/// Headers around a frame inside UDP. The source address `from` need not be one of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Outer {
     /// Destination MAC address: that of the next hop on this segment.
     pub next: Mac,
-    /// Source IP address and UDP port.
     pub from: SocketAddrV4,
-    /// Destination IP address and UDP port.
     pub to: SocketAddrV4,
 }
 
@@ -92,9 +92,6 @@ impl Outer {
 
 impl RawSocket {
     /// Opens a socket on `interface` in this thread's network namespace.
-    ///
-    /// # Errors
-    /// Returns errors of the kernel.
     pub fn open(interface: &str) -> io::Result<RawSocket> {
         let index = if_nametoindex(interface)? as i32;
         let socket =
@@ -113,9 +110,6 @@ impl RawSocket {
     }
 
     /// Opens a socket on `interface`, in that interface's namespace of the lab.
-    ///
-    /// # Errors
-    /// Returns errors of the kernel.
     pub fn open_in(lab: &Lab, interface: &str) -> Outcome<RawSocket> {
         Ok(lab.home_of(interface)?.enter(|| RawSocket::open(interface))??)
     }
@@ -127,9 +121,6 @@ impl RawSocket {
     }
 
     /// Sends a frame unchanged. A frame for which the transmit queue has no room is dropped, as on a wire.
-    ///
-    /// # Errors
-    /// Returns errors of the kernel.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         let whole = self.outer.map(|outer| outer.around(frame));
         let frame = whole.as_deref().unwrap_or(frame);
@@ -140,9 +131,6 @@ impl RawSocket {
     }
 
     /// Receives the next frame; `None` after `timeout`.
-    ///
-    /// # Errors
-    /// Returns errors of the kernel.
     pub fn receive(&self, timeout: Duration) -> io::Result<Option<ReceivedFrame>> {
         let limit = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         if poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], limit)? == 0 {
@@ -167,10 +155,8 @@ impl RawSocket {
     }
 
     /// Discards all frames that have arrived.
-    ///
-    /// # Errors
-    /// Returns errors of the kernel.
     pub fn drain(&self) -> io::Result<()> {
+        // Bounded, because a neighbour may send without end.
         for _ in 0..100_000 {
             if self.receive(Duration::ZERO)?.is_none() {
                 break;

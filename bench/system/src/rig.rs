@@ -31,7 +31,6 @@ pub fn plain(options: &[&str]) -> &'static [&'static str] {
 /// Namespaces, a folder, and running daemons. Dropping the rig ends the daemons, agents first: their write-backs need
 /// the memory nodes.
 pub struct Rig {
-    /// Network of the daemons.
     pub lab: Lab,
     running: RefCell<BTreeMap<String, Process>>,
     starts: RefCell<BTreeMap<String, usize>>,
@@ -120,10 +119,7 @@ impl Rig {
         Ok(process.wait(LIMIT)?)
     }
 
-    /// Ends a daemon by SIGKILL.
-    ///
-    /// # Errors
-    /// Returns errors as [`Rig::end`].
+    /// Kills a daemon with SIGKILL, so that it can neither write back nor deregister, and waits for its end.
     pub fn kill(&self, name: &str) -> Outcome {
         self.end(name, Signal::SIGKILL).map(drop)
     }

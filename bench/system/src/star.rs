@@ -22,10 +22,9 @@ use crate::text;
 
 /// Time for which the manager may delay its answer to a call that waits for a state, in milliseconds.
 pub const WAIT_MS: u64 = 30_000;
-/// Unit of the sizes of pools and regions, in bytes.
 pub const MIB: u64 = 1 << 20;
 
-/// The text as a name of the manager's interface.
+/// Returns `text` as a name of a node or a region.
 ///
 /// # Panics
 /// Panics if the text is no valid name.
@@ -45,7 +44,7 @@ pub fn cn(index: usize) -> CnId {
 pub struct Star {
     rig: Rig,
     runtime: tokio::runtime::Runtime,
-    /// Client of the manager's REST interface.
+    /// Client of the manager's REST interface, over its Unix socket.
     pub manager: cxloe_fabric::Client,
 }
 
@@ -71,10 +70,7 @@ impl Star {
         Ok(star)
     }
 
-    /// Like [`Star::new`], and starts all nodes; each memory node has a pool of the size `pool`.
-    ///
-    /// # Errors
-    /// Returns errors of the manager or a node.
+    /// Like [`Star::new`], but starts all nodes as well; each memory node has a pool of the size `pool`.
     pub fn whole(memory_nodes: usize, compute_nodes: usize, pool: &str) -> Outcome<Star> {
         let rig = Star::new(memory_nodes, compute_nodes, &[])?;
         for index in 0..memory_nodes {
@@ -87,9 +83,6 @@ impl Star {
     }
 
     /// Waits for the result of a call of the manager.
-    ///
-    /// # Errors
-    /// Returns errors of the call.
     pub fn ask<T>(&self, call: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
         self.runtime.block_on(call)
     }
@@ -101,9 +94,6 @@ impl Star {
     }
 
     /// Starts the manager and waits until it answers.
-    ///
-    /// # Errors
-    /// Returns errors of the manager.
     pub fn start_gmm(&self, options: &[&str]) -> Outcome {
         let (store, socket) = (self.path("gmm.redb"), self.path("gmm.sock"));
         let usual = [["--listen", "127.0.0.1:0"], ["--node-timeout-ms", "1000"]];
@@ -114,9 +104,6 @@ impl Star {
     }
 
     /// Starts a memory node and waits until the manager reports the node as reachable.
-    ///
-    /// # Errors
-    /// Returns errors of the manager or the node.
     pub fn start_mn(&self, index: usize, options: &[&str]) -> Outcome {
         self.start_mn_alone(index, options)?;
         self.says(&format!("mn{index}"), "registered with the manager")
@@ -130,6 +117,7 @@ impl Star {
         let (node, data) = (format!("mn{index}"), self.path(&format!("mn{index}.data")));
         let socket = self.path(&format!("{node}.sock"));
         let usual = ["--name", &node, "-i", &node, "--link", "packet", "--manager", self.manager.url()];
+        // Without prefault, a pool occupies only the memory that a test touches.
         let places = ["--data-dir", text(&data), "--socket", text(&socket), "--prefault", "false"];
         // Unless the test sets the option, a killed node loses its memory at once.
         let kept = ["--pool-keep", "0s"];
@@ -139,17 +127,11 @@ impl Star {
     }
 
     /// Starts the agent of a compute node and waits until it serves.
-    ///
-    /// # Errors
-    /// Returns errors of the manager or the node.
     pub fn start_agent(&self, index: usize, options: &[&str]) -> Outcome {
         self.start_agent_with(index, "2s", options)
     }
 
     /// Starts an agent that fails operations on an unreachable memory node after `patience`.
-    ///
-    /// # Errors
-    /// Returns errors of the manager or the node.
     pub fn start_agent_with(&self, index: usize, patience: &str, options: &[&str]) -> Outcome {
         let (node, data) = (format!("cn{index}"), self.path(&format!("cn{index}.data")));
         let socket = self.socket(index);
@@ -171,9 +153,6 @@ impl Star {
     }
 
     /// Opens a port of the agent of compute node number `index`.
-    ///
-    /// # Errors
-    /// Returns errors of the agent.
     pub fn connect(&self, index: usize) -> Outcome<Client> {
         Ok(Client::connect(&self.socket(index))?)
     }
@@ -187,9 +166,6 @@ impl Star {
     }
 
     /// Creates a region interleaved over these memory nodes, and waits until its owner has attached it.
-    ///
-    /// # Errors
-    /// Returns errors of the manager or the node.
     pub fn create(
         &self,
         name: &str,
@@ -213,9 +189,6 @@ impl Star {
     }
 
     /// Destroys a region, and waits until the manager no longer lists the region.
-    ///
-    /// # Errors
-    /// Returns errors of the manager.
     pub fn destroy(&self, name: &str) -> Outcome {
         let destroy = DestroyRegion { force: true, wait_ms: WAIT_MS, created_ms: None };
         self.ask(self.manager.destroy_region(&self::name(name), destroy))?;
@@ -225,16 +198,14 @@ impl Star {
     }
 
     /// Waits until a region is attached and usable.
-    ///
-    /// # Errors
-    /// Returns errors of the agent.
     pub fn attached(&self, owner: usize, name: &str) -> Outcome<AttachedRegion> {
         let region = self.listed(owner, name, |region| {
             region.attachment == Attaching::Attached && region.state == "active"
         })?;
         let mut port = self.connect(owner)?;
-        // Last error of a read, for the message.
+        // Last error of a read, for the message of a failure.
         let mut last = None;
+        // A read of each leg shows that the leg is mapped and its session open.
         for leg in &region.memory_nodes {
             let hpa = region.hpa + leg.offset;
             eventually(&format!("{name} can be read"), || port.read(hpa).map_err(|e| last = Some(e)).ok())
@@ -244,9 +215,6 @@ impl Star {
     }
 
     /// Waits until an agent lists a region as `wanted` requires.
-    ///
-    /// # Errors
-    /// Returns errors of the agent.
     pub fn listed(
         &self,
         owner: usize,
@@ -263,9 +231,6 @@ impl Star {
     }
 
     /// Waits until the manager reports this state of a region.
-    ///
-    /// # Errors
-    /// Returns errors of the manager.
     pub fn region_is(&self, name: &str, state: RegionState) -> Outcome<Region> {
         eventually(&format!("region {name} is {state}"), || {
             let region = self.ask(self.manager.region(&self::name(name))).ok()?;
@@ -274,9 +239,6 @@ impl Star {
     }
 
     /// Logical device of compute node `owner` on memory node `memory_node`, if there is one.
-    ///
-    /// # Errors
-    /// Returns errors of the manager.
     pub fn device(&self, memory_node: usize, owner: usize) -> Outcome<Option<LogicalDeviceStatus>> {
         let node = self::name(&format!("mn{memory_node}"));
         let devices = self.ask(self.manager.logical_devices())?;
@@ -286,17 +248,12 @@ impl Star {
         }))
     }
 
-    /// Sets the quota of a compute node, in bytes.
-    ///
-    /// # Errors
-    /// Returns errors of the manager.
     pub fn set_quota(&self, owner: usize, bytes: u64) -> Outcome {
         self.ask(self.manager.set_quota(&Owner::CnId(cn(owner)), Some(bytes)))?;
         Ok(())
     }
 }
 
-/// A size of `bytes` bytes.
 pub fn size(bytes: u64) -> ByteSize {
     ByteSize(bytes)
 }

@@ -23,7 +23,6 @@ const ONLY: &str = "CXLOE_TEST_ONLY";
 /// Number of lines of each log that a failed test prints.
 const LOG_LINES: usize = 15;
 
-/// A test: its name and its function.
 pub struct Test {
     name: String,
     run: Box<dyn FnOnce() -> Outcome + Send>,
@@ -102,6 +101,7 @@ impl Subject {
         if let (LabPrivilege::Root, Some(others)) = (standing, self.nobody) {
             let (name, tests_of, only) = (self.name, self.tests, self.nobody_runs);
             let passes = move || {
+                // As `nobody`, the copy makes its labs in a user namespace and lists its tests accordingly.
                 let (all, tests) = (all_are_run(), tests_of(LabPrivilege::UserNamespace));
                 let only = if all { &[] } else { only };
                 let taken = tests.iter().filter(|test| all || !test.long);
@@ -176,6 +176,7 @@ fn ordinary_user_passes(subject: &str, tests: usize, only: &[&str], others: &[&s
     }
     let output = command.output()?;
     ensure(output.status.success(), command::output_text(&output))?;
+    // The number of passed tests shows that the copy skipped none.
     let text = String::from_utf8_lossy(&output.stdout);
     ensure(text.contains(&format!("{tests} passed")), text)
 }

@@ -5,6 +5,8 @@
 //! they are connected and warm, each thread counts its allocations while lines and bursts are read and written, with
 //! and without the cache: the sums must be zero.
 
+#![expect(unsafe_code, reason = "an allocator counts its calls")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::process::ExitCode;

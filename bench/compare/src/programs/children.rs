@@ -1,5 +1,7 @@
 //! Child processes of one parent, all at once: each writes a part of the parent's memory and reads all of it.
 
+#![expect(unsafe_code, reason = "a child of fork may do little")]
+
 use std::io;
 use std::time::Instant;
 

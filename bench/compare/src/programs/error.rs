@@ -17,15 +17,12 @@ pub enum ProgramsError {
     Io {
         /// Operation that failed, for the message.
         what: String,
-        /// Error of the operating system.
         source: io::Error,
     },
     /// A command that prepares or restores something failed.
     #[error("`{command}` ended with {status}: {said}")]
     Command {
-        /// Command line that failed.
         command: String,
-        /// Exit status of the command, as text.
         status: String,
         /// Last lines of the command's output.
         said: String,
@@ -33,7 +30,6 @@ pub enum ProgramsError {
     /// A program cannot be measured because it fails in local memory as well.
     #[error("{program} does not run to its end in local memory: {reason}")]
     Unfit {
-        /// Name of the program that was measured.
         program: &'static str,
         /// Text of the program's failure.
         reason: String,
@@ -43,7 +39,6 @@ pub enum ProgramsError {
         "wrong data: {program} printed something else with {way} than in local memory; its outputs are in {folder}"
     )]
     Wrong {
-        /// Name of the program whose output differs.
         program: &'static str,
         /// Way of holding memory in that run.
         way: MemoryBacking,

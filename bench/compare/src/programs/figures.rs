@@ -42,7 +42,6 @@ pub struct Figure {
     /// Pages that the machine swapped in during the last trial, for ways that swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swapped_in: Option<u64>,
-    /// Number of completed trials.
     pub trials: usize,
     /// Reason why no trial completed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ use cxloe_wire::random::Random;
 use cxloe_measure::pattern::order::Scatter;
 
 const LINE_WORDS: usize = 8;
-/// Bytes of a page, and number of its words.
+/// Bytes of a page, the unit in which memory becomes resident.
 pub(super) const PAGE: usize = 4096;
 /// Number of edges that leave each vertex.
 const EDGES: usize = 8;

@@ -59,7 +59,7 @@ enum ProgramKind {
 pub struct Program {
     /// Name on the command line and in reports.
     pub name: &'static str,
-    /// Description of its work.
+    /// Description of the program's work, for lists and reports.
     pub what: &'static str,
     kind: ProgramKind,
     tool: Option<Tool>,

@@ -11,7 +11,7 @@ use cxloe_wire::random::Random;
 
 use cxloe_measure::pattern::Share;
 
-/// Number of keys; below it, the bytes of each value.
+/// Number of keys at full scale; each key has a value of [`VALUE`] bytes.
 const KEYS: f64 = 100e3;
 const VALUE: usize = 800;
 /// Exponent of Zipf's law, as in the benchmark YCSB.
@@ -20,9 +20,9 @@ const EXPONENT: f64 = 0.99;
 const REQUESTS: f64 = 150e3;
 const WARM: f64 = 75e3;
 const DEPTH: usize = 32;
-/// Number of requests of which one is a write.
+/// One request among this number is a write.
 const WRITES: usize = 10;
-/// Longest wait for an answer of the server.
+/// Maximum wait for an answer of the server.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Numbers of requests to a server, and the server's socket.
@@ -37,7 +37,6 @@ pub(super) struct Load {
 /// Result of a load on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Loaded {
-    /// Number of timed requests.
     pub requests: u64,
     /// Duration of the timed requests.
     pub time: Duration,
@@ -133,7 +132,6 @@ pub(super) fn end(socket: &Path) {
     }
 }
 
-/// Returns true if the server answers a request.
 pub(super) fn answers(socket: &Path) -> bool {
     let asked = || {
         let mut server = Server::connect(socket)?;

@@ -7,7 +7,7 @@ use cxloe_fabric::model::ByteSize;
 
 use cxloe_measure::pattern::Share;
 
-/// Smallest limit in bytes: a smaller number was probably meant as a share.
+/// Minimum limit in bytes: a smaller number was probably meant as a share.
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// Limit of resident memory: a share of what the program needs, or a number of bytes.

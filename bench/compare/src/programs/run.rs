@@ -20,15 +20,13 @@ pub struct Plan {
     pub residents: Vec<Resident>,
     /// Number of trials of each program, limit and way.
     pub trials: u32,
-    /// Longest time of one run.
+    /// Maximum duration of one run.
     pub limit: Duration,
 }
 
 /// Program with the memory that it needs.
 pub struct Sized {
-    /// Program that was run.
     pub program: Program,
-    /// Memory that the program needs, in bytes.
     pub footprint: u64,
     job: Job,
     answer: Vec<u8>,

@@ -26,7 +26,7 @@ use crate::stage::find;
 const POLL: Duration = Duration::from_millis(1);
 /// Interval between two samples of a program's memory use.
 const LOOK: Duration = Duration::from_millis(10);
-/// Longest time for a program to end, which includes the return of its region by `cn-agent exec`.
+/// Maximum time for a program to end, which includes the return of its region by `cn-agent exec`.
 const GRACE: Duration = Duration::from_secs(10);
 /// Bytes that a control group may have resident beyond the program's limit: code, page tables, stacks and files, which
 /// `cn-agent exec` does not count either.
@@ -73,7 +73,7 @@ pub(super) struct Allowance {
     pub local: u64,
     /// Memory that the program needs, in bytes.
     pub footprint: u64,
-    /// Longest time of the run.
+    /// Maximum duration of the run.
     pub limit: Duration,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Run {
     pub worked: Option<(u64, Duration)>,
     /// Output of the program.
     pub out: Vec<u8>,
-    /// Largest private memory sampled, in bytes; 0 if it was not sampled.
+    /// Maximum of the sampled private memory, in bytes; 0 if it was not sampled.
     pub most: u64,
     /// Counters of paging that the agent reports.
     pub paging: Option<Paging>,

@@ -20,7 +20,7 @@ pub struct ProgramsTable {
     pub figures: Vec<Figure>,
     /// Programs and ways that were not measured, with reasons.
     pub absent: Vec<Absent>,
-    /// Longest time of a run, in seconds.
+    /// Maximum duration of a run, in seconds.
     pub limit_s: f64,
 }
 

@@ -12,16 +12,16 @@ use super::NamedError;
 use super::keeper::inside;
 use super::settings::{LabSettings, MANAGER_ADDRESS, SWITCH};
 
-/// Interval between two checks of a daemon's state.
+/// Interval between two checks of a daemon, and unit of the limits below.
 pub(super) const POLL: Duration = Duration::from_millis(50);
-/// Number of checks within which a daemon has to end: 10 s.
+/// Number of polls within which a daemon has to end, 10 s in all.
 pub(super) const END_POLLS: u32 = 200;
-/// Number of checks within which a daemon has to be ready: 60 s.
+/// Number of polls within which a daemon has to be ready, 60 s in all.
 pub(super) const START_POLLS: u32 = 1200;
-/// Number of log lines shown for a daemon that does not start.
+/// Number of log lines shown for a daemon that does not become ready.
 const LINES_SHOWN: usize = 15;
 
-/// Settings and folder of a lab, from which its daemons are started and found.
+/// A lab's settings and folder, from which the functions below derive commands, sockets and process ids.
 pub(super) struct Daemons<'a> {
     pub(super) settings: &'a LabSettings,
     pub(super) folder: &'a Path,
@@ -44,7 +44,7 @@ impl Daemons<'_> {
         format!("unix:{}", self.file("gmm.sock"))
     }
 
-    /// Environment variables by which programs on a node find its daemons.
+    /// Returns the environment variables by which programs on a node find the node's daemon and the manager.
     pub(super) fn environment(&self, node: &str) -> Vec<String> {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut all = vec![
@@ -61,7 +61,7 @@ impl Daemons<'_> {
         all
     }
 
-    /// Program and arguments of the daemon on a node.
+    /// Returns the program and the arguments of the daemon on `node`.
     fn command(&self, node: &str) -> Vec<String> {
         let (settings, data) = (self.settings, self.file(node));
         let (manager, socket) = (self.manager_url(), self.file(&format!("{node}.sock")));
@@ -106,7 +106,7 @@ impl Daemons<'_> {
         }
     }
 
-    /// Process id of a daemon in the lab's PID namespace; `None` if the daemon does not run.
+    /// Returns the process id of a daemon in the lab's PID namespace; `None` if the daemon does not run.
     pub(super) fn pid(&self, node: &str) -> Option<u32> {
         let pid: u32 =
             fs::read_to_string(self.folder.join(format!("{node}.pid"))).ok()?.trim().parse().ok()?;
@@ -115,11 +115,12 @@ impl Daemons<'_> {
 
     fn signal(&self, signal: &str, pid: u32) -> bool {
         let Some(mut kill) = inside(self.folder) else { return false };
+        // The process id counts in the lab's PID namespace, so `kill` runs inside that namespace.
         kill.args(["kill", &format!("-{signal}"), &pid.to_string()]);
         quiet(&mut kill)
     }
 
-    /// Starts the daemon of a node, unless it runs already.
+    /// Starts the daemon of a node, unless it runs already; returns once its process id is known.
     pub(super) fn start(&self, node: &str) -> Result<(), NamedError> {
         if self.pid(node).is_some() {
             return Ok(());
@@ -132,8 +133,11 @@ impl Daemons<'_> {
         let place = if node == "gmm" { SWITCH } else { node };
         let gone = || NamedError::missing("the lab has gone");
         let pid_file = self.folder.join(format!("{node}.pid"));
+        // A process id of the daemon's last run would end the wait below at once; it is absent at the first
+        // start.
         let _ = fs::remove_file(&pid_file);
         let mut start = inside(self.folder).ok_or_else(gone)?;
+        // The daemon leads a session of its own, so that Ctrl-C in the terminal does not end it.
         start.args(["setsid", "--fork", "sh", "-c", r#"echo $$ >"$0"; exec "$@""#]);
         start.arg(&pid_file);
         start.args(["ip", "netns", "exec", place, "env", "NO_COLOR=1"]).args(command);
@@ -149,7 +153,7 @@ impl Daemons<'_> {
         Err(NamedError::failed(format!("{node} does not start: see {}", self.log(node).display())))
     }
 
-    /// Ends daemons by a signal and waits for them; kills those that do not end.
+    /// Ends daemons by a signal and waits up to 10 s for all of them; then kills those that still run.
     pub(super) fn end(&self, signal: &str, nodes: &[String]) {
         let left: Vec<(&String, u32)> =
             nodes.iter().filter_map(|node| Some((node, self.pid(node)?))).collect();
@@ -167,7 +171,7 @@ impl Daemons<'_> {
         }
     }
 
-    /// Output of `gmm list` with these options, if the manager answers.
+    /// Returns the output of `gmm list` with these options; `None` if the manager does not answer.
     pub(super) fn manager_lists(&self, options: &[&str]) -> Option<serde_json::Value> {
         let mut list = self.gmm();
         let output = list.arg("list").args(options).stderr(Stdio::null()).output().ok()?;
@@ -184,20 +188,22 @@ impl Daemons<'_> {
         quiet(self.gmm().arg("status"))
     }
 
-    /// True if the manager lists the node, which it does only while it has contact with the node.
+    /// Returns true if the manager lists the node, which it does only while it has contact with the node.
     pub(super) fn manager_knows(&self, node: &str) -> bool {
         let kind = if node.starts_with("mn") { "-M" } else { "-C" };
         self.manager_lists(&[kind]).is_some_and(|list| list.to_string().contains(&format!("\"{node}\"")))
     }
 
-    /// True if a program on a node can read the node's region.
+    /// Returns true if `cn-agent read` on the node succeeds, so that the region is attached and its memory
+    /// nodes answer.
     pub(super) fn can_read(&self, node: &str, region: &str) -> bool {
         let mut read = Command::new(self.program("cn-agent"));
         read.args(["read", "--socket", &self.file(&format!("{node}.sock")), region]).stdin(Stdio::null());
         quiet(&mut read)
     }
 
-    /// Waits until `holds` returns true, as long as the daemon of `node` runs; an error of `checked` ends the wait.
+    /// Waits until `holds` returns true, as long as the daemon of `node` runs and `checked` returns no error.
+    /// `what` names the awaited event in the error.
     pub(super) fn wait(
         &self,
         what: &str,
@@ -222,12 +228,12 @@ impl Daemons<'_> {
     }
 }
 
-/// True if a command succeeds; its output is discarded.
+/// Returns true if a command succeeds; discards the command's output.
 fn quiet(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Runs a command, and fails unless it succeeds.
+/// Runs a command to its end; a failure becomes an error with the command's error output.
 pub(super) fn succeed(command: &mut Command) -> Result<(), NamedError> {
     let output = command.output().map_err(|error| NamedError::failed(format!("{command:?}: {error}")))?;
     if output.status.success() {

@@ -2,13 +2,13 @@
 
 use crate::LabError;
 
-/// Failure of a command on a lab: exit code and message.
+/// Failure of a command on a lab, with the exit code that the command ends with.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct NamedError {
     /// Exit code. 1: failure; 2: wrong arguments; 3: no such lab, or a requirement is missing; 130: ended by a signal.
     pub code: u8,
-    /// Error message with remedy, possibly of several lines.
+    /// Cause and remedy, possibly of several lines.
     pub message: String,
 }
 

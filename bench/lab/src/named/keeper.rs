@@ -1,4 +1,6 @@
-//! The process that holds a lab's namespaces, and access to them.
+//! The keeper, a process that holds a lab's namespaces, and access to those namespaces.
+
+#![expect(unsafe_code, reason = "the keeper gets a session of its own between fork and exec")]
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -22,7 +24,7 @@ const NAMES: &str = "/run/netns";
 /// Interval at which a keeper without children checks for orphaned processes to reap.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// Process id of the keeper in this PID namespace; `None` when no lab is up.
+/// Returns the process id of the keeper in the caller's PID namespace; `None` when no lab is up.
 pub(super) fn keeper_pid(folder: &Path) -> Option<u32> {
     let pid: u32 = fs::read_to_string(folder.join("keeper")).ok()?.trim().parse().ok()?;
     // The id may have been reused: a keeper has its folder among its arguments.
@@ -31,16 +33,18 @@ pub(super) fn keeper_pid(folder: &Path) -> Option<u32> {
     arguments.split(|byte| *byte == 0).any(|argument| argument == own).then_some(pid)
 }
 
-/// True if the keeper has made the network.
+/// Returns true if the keeper has made the whole network.
 pub(super) fn is_ready(folder: &Path) -> bool {
     folder.join("ready").exists()
 }
 
-/// A command that enters the lab's namespaces and then executes the words appended to it; `None` if no lab is up.
+/// Returns a command that enters the lab's namespaces and then executes the words appended to it; `None` if
+/// no lab is up.
 pub(super) fn inside(folder: &Path) -> Option<Command> {
     let pid = keeper_pid(folder)?;
     let mut command = Command::new("nsenter");
     command.args(["--target", &pid.to_string()]);
+    // Without root, the lab's other namespaces can only be entered from the user namespace that owns them.
     if !geteuid().is_root() {
         command.args(["--user", "--preserve-credentials"]);
     }
@@ -48,13 +52,15 @@ pub(super) fn inside(folder: &Path) -> Option<Command> {
     Some(command)
 }
 
-/// Ends the keeper; the kernel then ends all processes in its PID namespace.
+/// Kills the keeper; the kernel then ends all processes in the PID namespace that the keeper began.
 pub(super) fn end(pid: u32) {
+    // The keeper may have ended already, which is what the caller wants.
     let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
 }
 
 impl NamedLab {
-    /// Starts the keeper: this program again, with the arguments `keep` and the folder.
+    /// Starts the keeper: this program again, in new namespaces, with the arguments `keep` and the lab's
+    /// folder.
     pub(super) fn start_keeper(&self, keep: &[&str]) -> Result<Child, NamedError> {
         let failed =
             |error: std::io::Error| NamedError::failed(format!("starting the lab's keeper: {error}"));
@@ -85,6 +91,7 @@ pub fn keep(folder: &Path) -> Result<(), NamedError> {
     let settings = LabSettings::load(folder, "cxloe-bench lab")?;
     let _lab = network(&settings)?;
     fs::write(folder.join("ready"), "").map_err(|error| NamedError::failed(error.to_string()))?;
+    // The keeper is process 1 of its PID namespace, so it inherits each process whose parent has ended.
     loop {
         if wait() == Err(Errno::ECHILD) {
             thread::sleep(IDLE);
@@ -92,7 +99,7 @@ pub fn keep(folder: &Path) -> Result<(), NamedError> {
     }
 }
 
-/// Makes the star network, with addresses and with names for its namespaces.
+/// Makes the star network with its IP addresses, and names its namespaces for `ip netns exec`.
 fn network(settings: &LabSettings) -> Result<Lab, NamedError> {
     let mut star = Lab::star(settings.memory_nodes, settings.compute_nodes).mtu(settings.mtu);
     star = star.address("br0", &format!("{MANAGER_ADDRESS}/16"));
@@ -100,7 +107,8 @@ fn network(settings: &LabSettings) -> Result<Lab, NamedError> {
         star = star.address(&node, &format!("{}/16", address_of(&node)));
     }
     let lab = star.build()?;
-    // Names of namespaces are mounts, which must stay invisible outside the keeper's mount namespace.
+    // A name of a namespace is a mount. A tmpfs of the keeper's own hides the names from the rest of the
+    // machine.
     let failed = |step: &str, error: String| NamedError::failed(format!("{step} {NAMES}: {error}"));
     let tmpfs = |place: &str| {
         mount(Some("lab"), place, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))

@@ -35,10 +35,10 @@ use daemons::Daemons;
 use keeper::{inside, keeper_pid};
 use settings::{SWITCH, address_of, mac_of};
 
-/// Length limit of a lab's name: the paths of sockets contain it, and have at most 107 bytes.
+/// Maximum length of a lab's name. Socket paths contain the name, and Unix allows them 107 bytes.
 const NAME_MAX: usize = 32;
 
-/// Change of a node's daemon or cable.
+/// Change of a node's daemon or cable, as users order it by a subcommand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Start the daemon, unless it runs.
@@ -47,9 +47,9 @@ pub enum Change {
     Stop,
     /// End the daemon by SIGKILL, as a crash would.
     Kill,
-    /// Connect the node's cable to the switch.
+    /// Connect the node's cable, by setting its port at the switch up.
     Plug,
-    /// Disconnect the node's cable from the switch.
+    /// Disconnect the node's cable, by setting its port at the switch down.
     Unplug,
 }
 
@@ -65,19 +65,20 @@ impl Change {
     }
 }
 
-/// A lab identified by its name, whether it runs or not.
+/// A lab identified by its name, running or not.
 #[derive(Debug)]
 pub struct NamedLab {
     name: String,
     /// Folder that contains the folders of all labs.
     root: PathBuf,
     folder: PathBuf,
-    /// Name of the command that users call on labs, for messages.
+    /// Command by which users reach labs, such as `cxloe-bench lab`, for messages.
     command: String,
 }
 
 impl NamedLab {
-    /// The lab `name` among those with folders in `root`; `command` is the command's name in messages.
+    /// Returns the lab `name` among those with folders in `root`. `command` is what users type for a lab
+    /// command; messages contain it.
     ///
     /// # Errors
     /// Fails on an invalid name.
@@ -93,7 +94,7 @@ impl NamedLab {
         Ok(NamedLab { folder: root.join(&name), name, root, command: command.into() })
     }
 
-    /// Start of a command on this lab, as the user can type it.
+    /// Returns the beginning of a command on this lab, as a user would type it.
     fn typed(&self) -> String {
         let name = if self.name == "lab" { String::new() } else { format!(" --name {}", self.name) };
         format!("{}{name}", self.command)
@@ -112,7 +113,7 @@ impl NamedLab {
         NamedError::usage(format!("there is no node {node}; there are: {}", there.join(" ")))
     }
 
-    /// Text with a line for each running daemon and each region.
+    /// Returns a text for people: a line for each daemon, running or not, and for each region.
     ///
     /// # Errors
     /// Fails when no lab is up.
@@ -140,7 +141,7 @@ impl NamedLab {
         Ok(text)
     }
 
-    /// Running daemons and regions as one JSON object.
+    /// Returns all daemons and regions as one JSON object.
     ///
     /// # Errors
     /// Fails when no lab is up.
@@ -164,7 +165,8 @@ impl NamedLab {
         Ok(all.to_string())
     }
 
-    /// Replaces this process by `command` on a node, in the same working directory; returns only on failure.
+    /// Replaces this process by `command` on a node, in the caller's working directory; returns only on
+    /// failure.
     pub fn exec(&self, node: &str, command: &[OsString]) -> NamedError {
         match self.command_on(node, command) {
             Ok(mut command) => NamedError::failed(format!("nsenter: {}", command.exec())),
@@ -188,8 +190,8 @@ impl NamedLab {
         let mut entered = inside(&self.folder).ok_or_else(|| self.not_up())?;
         entered.args(["ip", "netns", "exec", node, "env"]);
         entered.args(Daemons { settings: &settings, folder: &self.folder }.environment(node));
-        // Entering a mount namespace changes the working directory to the namespace's root: the script changes back to
-        // the caller's.
+        // Entering a mount namespace changes the working directory to the namespace's root, so the script
+        // changes back to the caller's.
         entered.args(["sh", "-c", BACK]).arg(here).args(command);
         Ok(entered)
     }
@@ -214,7 +216,7 @@ impl NamedLab {
         }
     }
 
-    /// Changes daemons or cables, one after the other.
+    /// Applies the change to each of the nodes, one after the other, and stops at the first failure.
     ///
     /// # Errors
     /// Fails when no lab is up, a node does not exist, or a change fails.
@@ -256,7 +258,7 @@ impl NamedLab {
         Ok(())
     }
 
-    /// Ends the daemons and the keeper, and removes the lab's folder; returns true if a lab was up.
+    /// Ends the daemons and the keeper, and removes the lab's folder; returns true if the lab was up.
     pub fn down(&self) -> bool {
         let keeper = keeper_pid(&self.folder);
         if let Some(keeper) = keeper {
@@ -278,11 +280,12 @@ impl NamedLab {
             }
         }
         let _ = fs::remove_dir_all(&self.folder);
+        // Fails, as it should, while the folder still contains other labs.
         let _ = fs::remove_dir(&self.root);
         keeper.is_some()
     }
 }
 
-/// Script of the inner shell: changes to the caller's working directory and executes the command.
+/// Script of the inner shell: changes to the caller's working directory, `$0`, and executes the command.
 const BACK: &str = r#"cd "$0" 2>/dev/null || printf 'lab: there is no %s in the lab: the command runs in %s\n' "$0" "$PWD" >&2
 exec "$@""#;

@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use super::NamedError;
 use crate::{compute_node_mac, memory_node_mac};
 
-/// Largest number of nodes of each kind.
+/// Maximum number of memory nodes, and of compute nodes, in a lab.
 pub const NAMED_NODES_MAX: usize = crate::STAR_NODES_MAX;
-/// Name of the node with the bridge and all its ports, on which the manager runs.
+/// Name of the namespace with the bridge and all its ports; the manager runs there too.
 pub(super) const SWITCH: &str = "switch";
-/// IP address of the manager, in the lab's network.
+/// IP address of the manager inside the lab's network.
 pub(super) const MANAGER_ADDRESS: &str = "10.77.0.1";
 const FILE: &str = "settings.json";
 
-/// Settings of a lab, kept in its folder.
+/// Settings of a lab, kept as JSON in the lab's folder for later commands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabSettings {
     /// Number of memory nodes, called `mn0`, `mn1`, ….
@@ -25,33 +25,34 @@ pub struct LabSettings {
     pub compute_nodes: usize,
     /// Memory that each memory node lends, as `mn-server` reads sizes.
     pub pool: String,
-    /// Set if pools are files, which outlive the processes of memory nodes.
+    /// True if pools are files, whose content outlives the processes of memory nodes.
     pub kept: bool,
     /// Size of a region for each compute node, as `gmm` reads sizes; `0` for no region.
     pub region: String,
     /// MTU of all interfaces, in bytes.
     pub mtu: u32,
-    /// Link that the daemons use, as their option names it.
+    /// Kind of link that the daemons use, as the option `--link` names it.
     pub link: String,
-    /// Wait style of idle daemons, as their option names it.
+    /// Wait style of idle daemons, as the option `--wait` names it.
     pub wait: String,
     /// Folder with the programs `gmm`, `mn-server` and `cn-agent`; empty to search the usual places.
     pub programs: PathBuf,
 }
 
 impl LabSettings {
-    /// The nodes, in order: `mn0`, `mn1`, …, `cn0`, `cn1`, ….
+    /// Returns the names of the nodes in order: `mn0`, `mn1`, …, `cn0`, `cn1`, ….
     pub(super) fn nodes(&self) -> Vec<String> {
         let kinds = [("mn", self.memory_nodes), ("cn", self.compute_nodes)];
         kinds.into_iter().flat_map(|(kind, count)| (0..count).map(move |i| format!("{kind}{i}"))).collect()
     }
 
-    /// Names of all daemons: the manager and all nodes.
+    /// Returns the names of all daemons in the order of their start: the manager first, then the nodes.
     pub(super) fn daemons(&self) -> Vec<String> {
         std::iter::once("gmm".to_owned()).chain(self.nodes()).collect()
     }
 
-    /// Reads the settings in a lab's folder; `typed` is the start of commands on this lab, for messages.
+    /// Reads the settings from a lab's folder. `typed` is the beginning of commands on this lab, for the
+    /// remedy in the error.
     pub(super) fn load(folder: &Path, typed: &str) -> Result<LabSettings, NamedError> {
         let path = folder.join(FILE);
         let failed = |why: String| {
@@ -69,13 +70,13 @@ impl LabSettings {
     }
 }
 
-/// Kind of a node, `mn` or `cn`, and its number.
+/// Splits a node's name into the kind, `mn` or `cn`, and the number.
 fn parts(node: &str) -> Option<(&str, usize)> {
     let (kind, number) = node.split_at_checked(2)?;
     Some((kind, number.parse().ok()?))
 }
 
-/// MAC address of a node's interface; `-` without an interface.
+/// Returns the MAC address of a node's interface; `-` for the manager, which has no interface of its own.
 pub(super) fn mac_of(node: &str) -> String {
     match parts(node) {
         Some(("mn", index)) => memory_node_mac(index),
@@ -84,7 +85,7 @@ pub(super) fn mac_of(node: &str) -> String {
     }
 }
 
-/// IP address of a node, in the lab's network.
+/// Returns the IP address of a node in the lab's network; any name but `mnN` or `cnN` stands for the manager.
 pub(super) fn address_of(node: &str) -> String {
     match parts(node) {
         Some(("mn", index)) => format!("10.77.2.{}", index + 1),

@@ -14,13 +14,13 @@ use super::{NamedError, NamedLab};
 use crate::Interrupt;
 
 const PROGRAMS: [&str; 3] = ["gmm", "mn-server", "cn-agent"];
-/// System programs that a lab requires.
+/// Programs of the operating system that a lab requires.
 const TOOLS: [&str; 4] = ["ip", "nsenter", "unshare", "setsid"];
 
 impl NamedLab {
-    /// Makes the lab; if it exists, starts the daemons that do not run. `keep` are the arguments with which this
-    /// program becomes a keeper; `say` is called with a message about each step. An interrupted or failed call removes
-    /// what it has made.
+    /// Makes the lab; if it exists already, starts the daemons that do not run. `keep` are the arguments with
+    /// which this program becomes a keeper. `say` receives a message about each step. A call that fails or is
+    /// interrupted before the lab was up removes what it has made.
     ///
     /// # Errors
     /// Fails when a requirement is missing, a lab of another shape is up, or a daemon does not start.
@@ -59,7 +59,8 @@ impl NamedLab {
         made
     }
 
-    /// Makes the folder of this lab; the folder that contains all labs has to belong to the user.
+    /// Makes the folder of this lab, readable by its user alone. The folder of all labs may be in `/tmp`, so
+    /// it must belong to the user.
     fn make_folder(&self) -> Result<(), NamedError> {
         let failed = |path: &Path, error| NamedError::failed(format!("{}: {error}", path.display()));
         let mut private = DirBuilder::new();
@@ -70,6 +71,7 @@ impl NamedLab {
             let root = self.root.display();
             return Err(NamedError::failed(format!("{root} belongs to somebody else: set CXLOE_LAB_DIR")));
         }
+        // A lab that died with its keeper leaves its folder behind.
         let _ = fs::remove_dir_all(&self.folder);
         private.recursive(false).create(&self.folder).map_err(|e| failed(&self.folder, e))
     }
@@ -105,7 +107,7 @@ impl NamedLab {
         self.serve(settings, interrupt, say)
     }
 
-    /// Starts daemons that do not run, and makes missing regions.
+    /// Starts the daemons that do not run, waits for each of them, and makes the regions that are missing.
     fn serve(
         &self,
         settings: &LabSettings,
@@ -118,6 +120,7 @@ impl NamedLab {
         daemons.wait("the manager's answer", "gmm", || daemons.manager_answers(), checked)?;
         say(format!("manager    {}, in the lab https://{MANAGER_ADDRESS}:7440", daemons.manager_url()));
         let nodes = settings.nodes();
+        // All nodes start before the first wait, so that they start in parallel.
         nodes.iter().try_for_each(|node| daemons.start(node))?;
         for node in &nodes {
             let what = format!("{node} with the manager");
@@ -157,7 +160,8 @@ fn check(interrupt: &Interrupt) -> Result<(), NamedError> {
         .map_err(|interrupted| NamedError { code: interrupted.exit_code(), message: interrupted.to_string() })
 }
 
-/// Folder with all three programs: the requested one, or that of this program, or one in PATH.
+/// Returns the folder with all three programs: the requested one if there is one, else that of this program
+/// or of `gmm` in PATH.
 fn find_programs(asked: &Path, in_path: Option<PathBuf>) -> Result<PathBuf, NamedError> {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_path_buf()));
     let path = in_path.and_then(|gmm| Some(gmm.parent()?.to_path_buf()));

@@ -1,4 +1,4 @@
-//! Arrival times of accesses in an open loop, independent of the progress of earlier accesses.
+//! Arrival times of accesses in an open loop: they do not depend on the progress of earlier accesses.
 
 use cxloe_wire::random::Random;
 
@@ -12,7 +12,6 @@ pub enum Spacing {
     Even,
 }
 
-/// Generator of arrival times, in nanoseconds from the start.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     spacing: Spacing,
@@ -22,27 +21,28 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Arrivals at an average rate of `per_s` per second, which must be above zero.
+    /// Starts a sequence with an average rate of `per_s` arrivals per second, which must be above zero.
     pub fn new(per_s: f64, spacing: Spacing, seed: u64) -> Arrivals {
+        // The addresses of the accesses may have the same seed, and must not depend on the gaps.
         let mut arrivals =
             Arrivals { spacing, gap_ns: 1e9 / per_s, at_ns: 0.0, draw: Random::new(seed ^ 0xA221) };
         arrivals.advance();
         arrivals
     }
 
-    /// Time of the present arrival, in nanoseconds from the start.
+    /// Returns the time of the present arrival, in nanoseconds from the start.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
         self.at_ns as u64
     }
 
-    /// Moves to the arrival after the present one.
     #[inline]
     pub fn advance(&mut self) {
         let gaps = match self.spacing {
             Spacing::Even => 1.0,
             Spacing::Poisson => {
-                // 53 bits, the precision of a double; never 0, whose logarithm is infinite.
+                // Of the drawn bits, 53 are used, the precision of a double. The addition excludes 0, whose
+                // logarithm is infinite.
                 let uniform = ((self.draw.bits() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
                 -uniform.ln()
             }

@@ -1,4 +1,5 @@
-//! Pointer chase: each line contains the index of the next, so that no request can be sent before the previous answer.
+//! Pointer chase: each line contains the index of the next one, so that no request can be sent before the
+//! previous answer.
 //!
 //! The chain is one cycle over all lines in an unpredictable order. Each line also contains its own index; a step that
 //! returns another line is an error, and the last step must end at the computed end of the path.
@@ -17,21 +18,22 @@ use super::{Pattern, Plan};
 use crate::report::Samples;
 use crate::{MeasureError, clock_cost_ns};
 
-/// Steps between two checks for Ctrl-C.
+/// Number of steps between two checks for Ctrl-C.
 const LOOK_EVERY: u64 = 1024;
 
-/// Order in which the chain visits the lines.
+/// Chain through all lines of a memory, by the order in which it visits them.
 pub struct Chain(Scatter);
 
 impl Chain {
-    /// Writes the chain through all lines of `memory`.
+    /// Writes a chain through all lines of `memory`.
     pub fn lay(memory: &mut dyn Memory, seed: u64) -> Result<Chain, MeasureError> {
         let order = Scatter::new(memory.lines(), seed);
         fill(memory, |line| link(order.place(order.position(line) + 1), line))?;
         Ok(Chain(order))
     }
 
-    /// Measures the chase and adds its results.
+    /// Measures a walk along the chain, after a walk of equal kind that warms the caches, and adds the result
+    /// to `results`.
     pub fn run(
         &self,
         memory: &mut dyn Memory,
@@ -54,7 +56,7 @@ impl Chain {
     }
 }
 
-/// Content of a line of the chain: the next line's index and its own.
+/// Returns the content of a line of the chain: the next line's index, then its own.
 fn link(next: u64, own: u64) -> Line {
     let mut line = [0; LINE_SIZE];
     line[..8].copy_from_slice(&next.to_le_bytes());
@@ -62,7 +64,7 @@ fn link(next: u64, own: u64) -> Line {
     line
 }
 
-/// Position in the chain, and number of steps so far.
+/// State of a walk: index of the present line, steps so far, and lines that were not those expected.
 struct Chase {
     at: u64,
     steps: u64,
@@ -70,7 +72,8 @@ struct Chase {
 }
 
 impl Chase {
-    /// Follows the chain for `time` or `most` steps, whichever ends first; returns the time taken.
+    /// Follows the chain for `time` or `most` steps, whichever ends first, but for at least [`LEAST`] steps
+    /// unless `most` is fewer. Returns the time taken.
     fn go(
         &mut self,
         memory: &mut dyn Memory,

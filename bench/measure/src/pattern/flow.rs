@@ -1,9 +1,9 @@
-//! A flow of accesses: line, kind and time of each, and their results.
+//! Flow of accesses to lines: which line is accessed when and how, and the latency of each access.
 //!
-//! The executor of the flow calls [`Flow::next`] and reports back by [`Flow::read_done`] and [`Flow::write_done`]. In a
-//! closed loop an access is due as soon as a place among those in flight is free. In an open loop an access is due at
-//! its arrival, and its latency counts from then on, however late it is issued: so waiting in a system that falls
-//! behind counts as latency.
+//! The executor of the flow calls [`Flow::next`] and reports back by [`Flow::read_done`] and
+//! [`Flow::write_done`]. In a closed loop, an access is due as soon as one of those in flight has completed.
+//! In an open loop, an access is due at its arrival time, and its latency counts from then on, however late
+//! it is issued. So waiting in a system that falls behind counts as latency.
 
 use cxloe_cn_core::cache::Line;
 
@@ -13,7 +13,7 @@ use super::mix::Turns;
 use super::order::Addresses;
 use crate::report::Samples;
 
-/// Read or write of one line, at a certain time.
+/// Read or write of one line.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// Index of the line in the working set.
@@ -25,66 +25,63 @@ pub struct Access {
 }
 
 impl Access {
-    /// Content of the line at `version`.
+    /// Returns the content of the line at `version`.
     #[inline]
     pub fn content(&self) -> Line {
         stamp(self.line, self.version)
     }
 }
 
-/// Next step of the flow's executor.
+/// Next step of the executor.
 #[derive(Clone, Copy, Debug)]
 pub enum FlowAction {
-    /// Reads a line and reports the content by [`Flow::read_done`].
+    /// Read the line, and report its content by [`Flow::read_done`].
     Read(Access),
-    /// Writes a line and reports the end by [`Flow::write_done`].
+    /// Write the line, and report the end by [`Flow::write_done`].
     Write(Access),
-    /// No access is due yet.
+    /// Call again later: no access is due yet.
     NotYet,
-    /// The flow has ended.
+    /// Stop: the flow has ended.
     End,
 }
 
-/// Limits of a flow: it ends when either is reached, but not before [`LEAST`] accesses.
+/// Limits of a flow, which ends when either is reached, but not before [`LEAST`] accesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Longest time, in nanoseconds.
+    /// Maximum duration in nanoseconds.
     pub ns: u64,
-    /// Largest number of accesses.
+    /// Maximum number of accesses.
     pub accesses: u64,
 }
 
-/// Numbers of accesses of a flow.
+/// Accesses of a flow so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Number of reads that completed.
     pub reads: u64,
-    /// Number of writes that completed.
     pub writes: u64,
-    /// Accesses that were due but not issued, because the system had fallen too far behind.
+    /// Number of accesses that were due but not issued, because the system had fallen too far behind.
     pub not_begun: u64,
     /// Completion time of the last access, in nanoseconds from the start.
     pub last_ns: u64,
 }
 
 impl Counts {
-    /// Completed accesses.
     pub fn done(self) -> u64 {
         self.reads + self.writes
     }
 
-    /// Accesses that became due, whether or not they were issued.
+    /// Returns the number of accesses that became due, whether or not they were issued.
     pub fn requested(self) -> u64 {
         self.done() + self.not_begun
     }
 }
 
-/// Least number of accesses of a flow, also on slow machines: with fewer, times are not meaningful.
+/// Minimum number of accesses of a flow, also on slow machines: with fewer, latencies are not meaningful.
 pub const LEAST: u64 = 8;
 /// Multiple of the time limit after which an open loop that falls behind is abandoned.
 const OVERRUN_FACTOR: u64 = 2;
 
-/// Accesses to lines, one after the other or at given times, with their checks.
+/// Sequence of accesses, one after the other or at given times. Compares each read with the expected version.
 pub struct Flow<'f> {
     addresses: &'f mut Addresses,
     turns: Turns,
@@ -97,8 +94,8 @@ pub struct Flow<'f> {
 }
 
 impl<'f> Flow<'f> {
-    /// Flow over `addresses` with reads and writes as given by `turns`: an open loop with `arrivals`, else a closed
-    /// one.
+    /// Makes a flow over `addresses`, with reads and writes in the order of `turns`: an open loop with
+    /// `arrivals`, a closed loop without.
     pub fn new(
         addresses: &'f mut Addresses,
         turns: Turns,
@@ -117,6 +114,7 @@ impl<'f> Flow<'f> {
             return FlowAction::End;
         }
         let since_ns = match &mut self.arrivals {
+            // On a slow machine, the flow continues until it has enough accesses to be meaningful.
             None if now_ns >= self.extent.ns && self.begun >= LEAST => return FlowAction::End,
             None => now_ns,
             Some(arrivals) => {
@@ -144,7 +142,8 @@ impl<'f> Flow<'f> {
         }
     }
 
-    /// Records for accesses never issued the time they have waited, a lower bound of their latency.
+    /// Ends an open loop too far behind. Records for each access never issued how long it has waited, a lower
+    /// bound of its latency: leaving these out would make an overloaded system look fast.
     fn give_up(&mut self, now_ns: u64) {
         let Some(arrivals) = &mut self.arrivals else { return };
         while arrivals.next_ns() < self.extent.ns && self.begun < self.extent.accesses {
@@ -156,7 +155,7 @@ impl<'f> Flow<'f> {
         self.begun = self.extent.accesses;
     }
 
-    /// Records a completed read; `found` is the content of the line.
+    /// Records a completed read, and compares `found`, the content of the line, with the expected version.
     #[inline]
     pub fn read_done(&mut self, access: &Access, now_ns: u64, found: &Line) {
         self.counts.reads += 1;
@@ -164,7 +163,6 @@ impl<'f> Flow<'f> {
         self.versions.check(access.line, access.version, found);
     }
 
-    /// Records a completed write.
     #[inline]
     pub fn write_done(&mut self, access: &Access, now_ns: u64) {
         self.counts.writes += 1;
@@ -177,7 +175,6 @@ impl<'f> Flow<'f> {
         self.samples.record_ns(now_ns.saturating_sub(access.since_ns));
     }
 
-    /// Counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -191,7 +188,7 @@ mod tests {
     use super::super::sweep::stamp_all;
     use super::*;
 
-    /// Acts as a server that takes `service_ns` of virtual time for each access, one at a time.
+    /// Acts as a server that takes `service_ns` of virtual time for each access, one access at a time.
     fn serve(
         per_s: Option<f64>,
         service_ns: u64,
@@ -244,8 +241,8 @@ mod tests {
 
     #[test]
     fn an_overloaded_target_is_charged_for_its_queue() {
-        // With twice the sustainable rate offered, the last access is issued after as long as all accesses take, half
-        // of that time after the last arrival.
+        // At twice the sustainable rate, serving all accesses takes twice the time in which they arrive. So
+        // the last access waits for half of that time.
         let (counts, times, _) = serve(Some(2_000_000.0), 1000, Extent { ns: SECOND, accesses: u64::MAX });
         assert_eq!((counts.requested(), counts.not_begun), (1999, 0));
         assert!((0.45e6..0.55e6).contains(&times.p50), "{}", times.p50);

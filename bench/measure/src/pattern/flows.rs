@@ -14,18 +14,17 @@ use super::{Pattern, Plan, Share};
 use crate::MeasureError;
 use crate::report::{AxisUnit, Conditions, Curve, Plot, Samples, Scale};
 
-/// Default offered rates, as shares of the closed loop's rate, which is the highest that can be sustained.
+/// Default offered rates, as shares of the closed loop's rate, which is the highest sustainable one.
 const STEPS: [f64; 13] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1];
 
-/// Memory under measurement, and its expected content.
+/// Memory under measurement, with its expected content.
 pub struct Flows<'m> {
-    /// Memory that the flows access.
     pub memory: &'m mut dyn Memory,
-    /// Expected versions of the memory's lines.
+    /// Version that each line of the memory must have.
     pub versions: &'m mut LineVersions,
 }
 
-/// Addresses, mix and arrivals of one flow.
+/// Parameters of one flow; `depth` is the number of accesses in flight.
 struct Traffic {
     addresses: Addresses,
     mix: Mix,
@@ -34,7 +33,7 @@ struct Traffic {
 }
 
 impl Flows<'_> {
-    /// Serves `traffic` and records the times. The memory must be warm.
+    /// Executes `traffic` within `extent` and records the latencies. The memory must be warm.
     fn serve(
         &mut self,
         traffic: &mut Traffic,
@@ -47,16 +46,17 @@ impl Flows<'_> {
         Ok(flow.counts())
     }
 
-    /// Serves untimed accesses until as many pages as permitted are resident.
+    /// Makes untimed accesses until as many pages as permitted are resident.
     fn warm(&mut self, traffic: &mut Traffic, plan: &Plan, setting: &Setting) -> Result<(), MeasureError> {
         let extent = Extent { ns: nanoseconds(plan.time), accesses: setting.warm_accesses(self.memory) };
+        // A closed loop warms the memory in the shortest time.
         let arrivals = traffic.arrivals.take();
         let warmed = self.serve(traffic, extent, &mut Samples::new("warm"));
         traffic.arrivals = arrivals;
         warmed.map(drop)
     }
 
-    /// Measures `traffic` for the time in the plan, and adds the results under `conditions`.
+    /// Measures `traffic` for the time in the plan, and adds the result under `conditions`.
     fn measure(
         &mut self,
         traffic: &mut Traffic,
@@ -66,7 +66,7 @@ impl Flows<'_> {
     ) -> Result<Counts, MeasureError> {
         let mut samples = Samples::new(&conditions.name);
         let before = (self.versions.checked, self.versions.wrong);
-        // At low rates, the flow lasts long enough for some arrivals.
+        // At a low rate, the plan's time may pass with hardly an arrival.
         let arrivals_ns = conditions.offered_per_s.map_or(0, |rate| (2.0 * LEAST as f64 * 1e9 / rate) as u64);
         let extent = Extent { ns: nanoseconds(plan.time).max(arrivals_ns), accesses: u64::MAX };
         let counts = self.serve(traffic, extent, &mut samples)?;
@@ -76,13 +76,15 @@ impl Flows<'_> {
         conditions.mix = Some(traffic.mix.to_string());
         conditions.depth = Some(traffic.depth as u64);
         conditions.not_begun = traffic.arrivals.as_ref().map(|_| counts.not_begun);
-        // An open loop that keeps up ends with its last arrival; its rate is computed over its whole time limit.
+        // An open loop that keeps up ends with its last arrival, but its rate is that over the whole time
+        // limit.
         let ns = if traffic.arrivals.is_some() { counts.last_ns.max(extent.ns) } else { counts.last_ns };
         results.add(conditions, Some(samples), LINE_BYTES, Duration::from_nanos(ns));
         Ok(counts)
     }
 
-    /// Measures latency over load: an open loop at increasing rates, up to more than the sustainable one.
+    /// Measures latency over load: first a closed loop, which finds the highest rate, then an open loop at
+    /// increasing rates.
     pub fn load(
         &mut self,
         plan: &Plan,
@@ -116,8 +118,8 @@ impl Flows<'_> {
         Ok(())
     }
 
-    /// Measures sequential and random accesses with each mix of reads and writes, with as many in flight as the memory
-    /// permits.
+    /// Measures sequential and random accesses with each mix of reads and writes in the plan, with as many in
+    /// flight as the memory permits.
     pub fn mixes(
         &mut self,
         plan: &Plan,
@@ -144,7 +146,8 @@ impl Flows<'_> {
         self.check_all(Pattern::Mix, "mix_check", setting, results)
     }
 
-    /// Measures accesses to few hot pages among cold ones, one at a time, for each share of hot pages.
+    /// Measures accesses to few hot pages among cold ones, one at a time, for each share of hot pages in the
+    /// plan, or by Zipf's law.
     pub fn hot_cold(
         &mut self,
         plan: &Plan,
@@ -177,7 +180,7 @@ impl Flows<'_> {
         Ok(())
     }
 
-    /// Reads and compares all lines; this also checks writes whose lines no access has read since.
+    /// Reads and compares all lines, which also checks writes that no later access has read.
     fn check_all(
         &mut self,
         pattern: Pattern,
@@ -202,7 +205,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Plot of latency over load.
+/// Returns the plot of latency over load, with a curve for each percentile.
 fn load_plot(memory: &dyn Memory, setting: &Setting, points: &[String], results: &Results) -> Plot {
     let mut curves = ["p50", "p99", "p99.9"].map(|name| Curve { name: name.into(), points: Vec::new() });
     for name in points {
@@ -223,7 +226,7 @@ fn load_plot(memory: &dyn Memory, setting: &Setting, points: &[String], results:
     }
 }
 
-/// Plot of a sweep over shares of hot pages, with a curve for each resident share.
+/// Returns the plot of mean latency over the share of hot pages, with a curve for each resident share.
 pub fn hot_cold_plot(over: &str, shares: &[Share], results: &Results) -> Plot {
     let curve = |share: &Share| {
         let of_share = results.conditions.iter().filter(|c| {

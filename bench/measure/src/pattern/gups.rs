@@ -1,9 +1,9 @@
-//! GUPS, the RandomAccess test of the HPC Challenge: words of a table are xored with a pseudo-random sequence, which
-//! also selects the words.
+//! GUPS, the RandomAccess test of the HPC Challenge: words of a table are xored with the values of a
+//! pseudo-random sequence, and the values also select the words.
 //!
-//! As the test's rules permit, up to 1024 updates are read before the first is written. Xor is its own inverse: making
-//! the same updates again must restore the table, each word of which is its own index. The rules tolerate one wrong
-//! word in a hundred; here every wrong word is an error.
+//! As the test's rules permit, up to 1024 updates are read before the first is written. Xor is its own
+//! inverse, so that making the same updates again must restore the table, in which the value of each word is
+//! its own index. The rules tolerate one wrong word in a hundred; here every wrong word is an error.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,20 @@ use super::sweep::{fill, scan};
 use super::{Pattern, Plan};
 use crate::MeasureError;
 
-/// Updates read together before they are written; the most that the rules permit.
+/// Number of updates read together before they are written, the maximum that the rules permit.
 const BATCH: usize = 1024;
 const LINE_WORDS: u64 = LINE_BYTES / 8;
-/// Bytes counted for an update: it reads a word and writes one.
+/// Bytes counted for each update, which reads a word and writes it.
 const UPDATE_BYTES: u64 = 16;
-/// Updates of a whole run for each word of the table.
+/// Updates of a whole run for each word of the table, as the rules demand.
 const UPDATES_PER_WORD: u64 = 4;
 
-/// Streams of the sequence used in rotation, as in the HPC Challenge: successive values of one stream are similar.
+/// Number of streams of the sequence that are used in rotation, as in the HPC Challenge: successive values of
+/// one stream are similar.
 const STREAMS: usize = 128;
-/// Period of the sequence of random values.
+/// Number of values after which the sequence repeats.
 const PERIOD: u64 = 1_317_624_576_693_539_401;
-/// Distance between the starts of two streams in the sequence.
+/// Distance in the sequence between the first values of two streams.
 const SPACING: u64 = PERIOD / (STREAMS as u64 + 1);
 
 /// A stream of the HPC Challenge's sequence: the powers of x modulo x^64 + x^2 + x + 1, over GF(2).
@@ -33,7 +34,7 @@ const SPACING: u64 = PERIOD / (STREAMS as u64 + 1);
 struct Register(u64);
 
 impl Register {
-    /// Stream that starts at x to the power `position`.
+    /// Returns the stream that begins at x to the power `position`.
     fn at(position: u64) -> Register {
         let (mut power, mut square, mut left) = (1, 2, position);
         while left > 0 {
@@ -46,16 +47,17 @@ impl Register {
         Register(power)
     }
 
-    /// Next value: x times the previous value.
+    /// Returns the next value: x times the previous value.
     #[inline]
     fn draw(&mut self) -> u64 {
+        // The term x^64 that the shift drops is equal to x^2 + x + 1, which is 7.
         let carry = if self.0 >> 63 == 1 { 7 } else { 0 };
         self.0 = (self.0 << 1) ^ carry;
         self.0
     }
 }
 
-/// Product of two polynomials, modulo that of the sequence.
+/// Returns the product of two polynomials, modulo that of the sequence.
 fn times(a: u64, b: u64) -> u64 {
     let mut shifted = Register(a);
     let mut product = 0;
@@ -68,7 +70,7 @@ fn times(a: u64, b: u64) -> u64 {
     product
 }
 
-/// Generator of the updates of a table, in order.
+/// Generator of the updates of a table, in order. `mask` limits a value to the index of a word.
 struct Updates {
     streams: [Register; STREAMS],
     turn: usize,
@@ -78,12 +80,13 @@ struct Updates {
 
 impl Updates {
     fn new(words: u64) -> Updates {
-        // Evenly spaced, and none at the start of the sequence, where values have few bits set.
+        // Evenly spaced starts, none of them at the beginning of the sequence, where values have few bits
+        // set.
         let streams = std::array::from_fn(|stream| Register::at((stream as u64 + 1) * SPACING));
         Updates { streams, turn: 0, mask: words - 1, batch: Vec::with_capacity(BATCH) }
     }
 
-    /// Makes the next `count` updates, at most a batch.
+    /// Makes the next `count` updates, at most [`BATCH`].
     fn make(&mut self, memory: &mut dyn Memory, count: usize) -> Result<(), MeasureError> {
         self.batch.clear();
         for _ in 0..count {
@@ -95,7 +98,8 @@ impl Updates {
         memory.update(&self.batch)
     }
 
-    /// Makes updates for `time`, or `most` of them, in whole batches. Returns the number of updates and the time.
+    /// Makes updates in whole batches for `time`, or until there are `most`. Returns the number of updates
+    /// and the time.
     fn make_for(
         &mut self,
         memory: &mut dyn Memory,
@@ -112,7 +116,7 @@ impl Updates {
     }
 }
 
-/// Fills the table, measures updates, and checks the table.
+/// Fills the table, measures updates for the plan's time, and checks the table.
 pub fn run(
     memory: &mut dyn Memory,
     plan: &Plan,
@@ -144,7 +148,8 @@ fn lay_table(memory: &mut dyn Memory) -> Result<(), MeasureError> {
     })
 }
 
-/// Repeats the first `count` updates, and returns the number of words that then differ from their index.
+/// Repeats the first `count` updates, which undoes them, and returns the number of words that then differ
+/// from their index.
 fn undo(memory: &mut dyn Memory, count: u64) -> Result<u64, MeasureError> {
     let mut again = Updates::new(memory.lines() * LINE_WORDS);
     let mut left = count;
@@ -207,7 +212,7 @@ mod tests {
         let changed = undo(&mut memory, 0).unwrap();
         assert!(changed > 3000, "{changed} words changed");
         assert_eq!(undo(&mut memory, 5 * BATCH as u64).unwrap(), 0);
-        // The test has made one update less than `undo` repeats.
+        // The table has seen no update since it was restored, so the one that `undo` makes changes one word.
         assert_eq!(undo(&mut memory, 1).unwrap(), 1);
     }
 }

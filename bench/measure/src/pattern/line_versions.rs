@@ -1,12 +1,13 @@
 //! Expected content of every line, so that each read is checked against the latest write it must observe.
 //!
-//! The content of a line is a function of its index and its version; [`LineVersions`] keeps the version of each line in
-//! one byte. So a read detects a line of another index, an older version, a torn write, or a flipped bit.
+//! The content of a line is a function of its index and its version; [`LineVersions`] keeps the version of
+//! each line in one byte. So a read that returns another line, an older version, a torn write, or a flipped
+//! bit is detected.
 
 use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
-/// Versions of all lines of a memory, and counts of checks.
+/// Version of each line of a memory, and counts of the comparisons.
 #[derive(Debug)]
 pub struct LineVersions {
     versions: Vec<u8>,
@@ -16,7 +17,8 @@ pub struct LineVersions {
     pub wrong: u64,
 }
 
-/// Content of the line with index `line` at a version.
+/// Returns the content of the line with index `line` at `version`: eight rotations of one word, so that no
+/// part of a line equals another.
 #[inline]
 pub fn stamp(line: u64, version: u8) -> Line {
     let mark = (line + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(version);
@@ -28,18 +30,18 @@ pub fn stamp(line: u64, version: u8) -> Line {
 }
 
 impl LineVersions {
-    /// All `lines` lines at the first version.
+    /// Starts with all `lines` lines at version 0.
     pub fn new(lines: u64) -> LineVersions {
         LineVersions { versions: vec![0; lines as usize], checked: 0, wrong: 0 }
     }
 
-    /// Version of a line after its last write.
+    /// Returns the version that the last write of a line stored.
     #[inline]
     pub fn version(&self, line: u64) -> u8 {
         self.versions[line as usize]
     }
 
-    /// Increments the version of a line for its next write, and returns the new version.
+    /// Increments the version of a line for the next write, and returns the new version.
     #[inline]
     pub(crate) fn next_version(&mut self, line: u64) -> u8 {
         let version = &mut self.versions[line as usize];
@@ -47,7 +49,7 @@ impl LineVersions {
         *version
     }
 
-    /// Compares the data `found` with the version that was current when the read began.
+    /// Compares the content `found` with the version that was current when the read began.
     #[inline]
     pub fn check(&mut self, line: u64, version: u8, found: &Line) {
         self.checked += 1;

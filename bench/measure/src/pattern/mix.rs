@@ -1,16 +1,16 @@
-//! Order of reads and writes in exact proportion.
+//! Order of reads and writes in an exact proportion.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Ratio of reads to writes, named like the mixes of Intel's Memory Latency Checker.
+/// Ratio of reads to writes, written like the mixes of Intel's Memory Latency Checker, for example 3:1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     reads: u32,
     writes: u32,
 }
 
-/// The text is no mix.
+/// Error for a text that is no ratio.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no mix; write reads, writes, or so many reads to so many writes, for example 3:1 (up to 1000 of each)"
@@ -18,21 +18,21 @@ pub struct Mix {
 pub struct MixError(String);
 
 impl Mix {
-    /// Mix without writes.
     pub const READS: Mix = Mix { reads: 1, writes: 0 };
 
-    /// Share of reads among the accesses, 0 to 1.
+    /// Returns the share of reads among the accesses, 0 to 1.
     #[cfg(test)]
     pub(crate) fn read_share(self) -> f64 {
         f64::from(self.reads) / f64::from(self.reads + self.writes)
     }
 
-    /// Name in results: `3to1`.
+    /// Returns the name in results, such as `3to1`, which has no character that file names or expressions
+    /// reserve.
     pub fn label(self) -> String {
         self.to_string().replace(':', "to")
     }
 
-    /// Generator of reads and writes in this mix, at the start of a round.
+    /// Returns a generator of reads and writes in this proportion.
     pub fn turns(self) -> Turns {
         Turns { mix: self, credit: 0 }
     }
@@ -63,16 +63,16 @@ impl fmt::Display for Mix {
     }
 }
 
-/// Order of reads and writes in a mix: exact after every whole round, and evenly spread within a round.
+/// Generator of reads and writes: exact after each round of `reads + writes` accesses, and evenly spread
+/// within a round.
 #[derive(Clone, Debug)]
 pub struct Turns {
     mix: Mix,
-    /// Reads due but not yet issued, as a multiple of one part in a round.
+    /// Reads due but not yet issued, in units of 1 / (`reads` + `writes`) of a read.
     credit: u32,
 }
 
 impl Turns {
-    /// Returns true if the next access is a read.
     #[inline]
     pub fn reads(&mut self) -> bool {
         let whole = self.mix.reads + self.mix.writes;

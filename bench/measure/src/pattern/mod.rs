@@ -1,11 +1,11 @@
-//! Access patterns, over every way to access remote memory.
+//! Access patterns, measured over every way to access remote memory.
 //!
 //! ```text
 //!   Plan ---> for each way (memory): for each resident share: for each pattern ---> Results ---> report
 //!
-//!   load-latency, mix, hot-cold   flows of accesses (flow), lines chosen (order), read or written (mix), at times
-//!                                 (arrivals); every read is compared with the write it has to see (line_versions)
-//!   chase, gups, stream           programs of their own, each with the check that belongs to it
+//!   load-latency, mix, hot-cold   flows of accesses (flow): lines from order, reads and writes from mix, times
+//!                                 from arrivals; line_versions compares every read with the last write
+//!   chase, gups, stream           programs of their own, each with a check of its own
 //! ```
 
 pub mod arrivals;
@@ -37,7 +37,7 @@ pub use share::{Share, ShareError};
 use crate::fault::Agent;
 use crate::{MeasureError, MeasuredRegion};
 
-/// A pattern.
+/// Pattern of accesses to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pattern {
     /// Latency over load: random lines requested at increasing rates (open loop)
@@ -55,7 +55,6 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// All patterns, in the order of reports.
     pub const ALL: [Pattern; 6] = [
         Pattern::LoadLatency,
         Pattern::Chase,
@@ -65,7 +64,6 @@ impl Pattern {
         Pattern::HotCold,
     ];
 
-    /// Name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Pattern::LoadLatency => "load-latency",
@@ -84,10 +82,10 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Patterns to measure, and their parameters.
+/// Patterns to measure, with their parameters.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Patterns to measure, in any order.
+    /// Patterns to measure, in any order; a run measures them in an order of its own.
     pub patterns: Vec<Pattern>,
     /// Ways to access memory, each measured with all patterns.
     pub over: Vec<AccessPath>,
@@ -101,7 +99,8 @@ pub struct Plan {
     pub seed: u64,
     /// Number of requests in flight over the port.
     pub depth: usize,
-    /// Offered rates of load-latency, per second; `None` for steps up to the highest rate.
+    /// Offered rates of load-latency in accesses per second; `None` for steps up to the highest sustainable
+    /// rate and beyond.
     pub rates: Option<Vec<f64>>,
     /// Distribution of arrivals of load-latency.
     pub spacing: Spacing,
@@ -109,21 +108,21 @@ pub struct Plan {
     pub traffic: Mix,
     /// Ratios of reads to writes that the pattern mix measures, one after the other.
     pub mixes: Vec<Mix>,
-    /// Shares of hot pages that hot-cold measures.
+    /// Shares of hot pages that hot-cold measures, one after the other.
     pub hot: Vec<Share>,
     /// Share of hot-cold's accesses that go to hot pages.
     pub heat: Share,
-    /// Exponent of Zipf's law, by which hot-cold then chooses pages instead of by `hot` and `heat`.
+    /// Exponent of Zipf's law; if set, hot-cold chooses pages by that law instead of by `hot` and `heat`.
     pub zipf: Option<f64>,
-    /// Number of iterations of stream that count.
+    /// Number of timed iterations of stream.
     pub iterations: u32,
 }
 
 impl Plan {
-    /// Resident shares with which `pattern` is measured, in order.
+    /// Returns the resident shares with which `pattern` is measured, in order.
     fn shares(&self, pattern: Pattern, over: AccessPath) -> Vec<Share> {
         match (over, pattern) {
-            // Local memory is always resident.
+            // Local memory is resident whatever share is requested.
             (AccessPath::Local, _) => vec![Share::percent(100.0)],
             _ if !self.resident.is_empty() => self.resident.clone(),
             (_, Pattern::HotCold) => [10.0, 25.0, 50.0].map(Share::percent).to_vec(),
@@ -132,7 +131,7 @@ impl Plan {
         }
     }
 
-    /// Upper bound of the number of `progress` calls.
+    /// Returns an upper bound of the number of `progress` calls.
     pub fn steps(&self) -> u64 {
         let of = |over: AccessPath, pattern: Pattern| {
             let steps = match pattern {
@@ -148,7 +147,8 @@ impl Plan {
     }
 }
 
-/// Measures according to `plan` and returns `target`. Calls `progress` for each step.
+/// Measures according to `plan`, one way of access after the other, and returns `target`. Calls `progress`
+/// for each step.
 ///
 /// # Panics
 /// Panics if mapped memory is requested without an agent.
@@ -177,7 +177,7 @@ pub fn measure(
     Ok((target, results))
 }
 
-/// Measures all patterns of the plan over one memory.
+/// Measures all patterns of the plan over one way of access.
 fn run(
     memory: &mut dyn Memory,
     plan: &Plan,
@@ -185,7 +185,8 @@ fn run(
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), MeasureError> {
     let over = memory.over();
-    // Patterns that share the same content run one after the other.
+    // Patterns that need the same content run one after the other, so that the memory is filled once for
+    // them.
     let wants = |pattern: &Pattern| plan.patterns.contains(pattern);
     let flows = [Pattern::LoadLatency, Pattern::Mix, Pattern::HotCold].into_iter().filter(wants);
     let mut versions = None;

@@ -1,8 +1,8 @@
-//! Orders of addresses, computed without a table, whatever the number of lines.
+//! Orders of addresses, computed without a table, so that they take no memory whatever the number of lines.
 //!
-//! [`Scatter`] is a permutation from positions to places without a pattern that a prefetcher could follow. A walk over
-//! all positions is therefore one cycle over all places (the pointer chase), and the first positions are a random
-//! choice of places (the hot pages).
+//! [`Scatter`] is a permutation from positions to places without a pattern that a prefetcher could follow. A
+//! walk over all positions is therefore one cycle over all places, as the pointer chase needs, and the first
+//! positions are a random choice of places, as the hot pages need.
 
 use cxloe_wire::frame::PAGE_LINES;
 
@@ -14,32 +14,33 @@ use cxloe_wire::random::Random;
 pub struct Scatter {
     bits: u32,
     keys: [u64; 3],
-    /// Inverses of the (odd) keys modulo 2^64.
+    /// Inverses modulo 2^64 of the keys, each made odd first.
     inverses: [u64; 3],
 }
 
 impl Scatter {
-    /// Permutation of `places` places, which must be a power of two.
+    /// Makes a permutation of `places` places.
     ///
     /// # Panics
     /// Panics if `places` is no power of two.
     pub fn new(places: u64, seed: u64) -> Scatter {
         assert!(places.is_power_of_two(), "{places} places");
+        // Other draws from the same seed must not be related to this permutation.
         let mut draw = Random::new(seed ^ 0x5CA7);
         let keys = [draw.bits(), draw.bits(), draw.bits()];
         Scatter { bits: places.trailing_zeros(), keys, inverses: keys.map(|key| inverse(key | 1)) }
     }
 
-    /// Number of places, and of positions.
     pub fn places(self) -> u64 {
         1 << self.bits
     }
 
-    /// Place of a position; positions beyond the last start again from 0.
+    /// Returns the place of a position; positions beyond the last start again from 0.
     #[inline]
     pub fn place(self, position: u64) -> u64 {
         let mut at = position & self.mask();
-        // Each step is invertible: adding, multiplying by an odd number, xoring the upper half into the lower.
+        // Each step is invertible: an addition, a multiplication by an odd number, an xor of the upper half
+        // into the lower.
         for key in self.keys {
             at = at.wrapping_add(key).wrapping_mul(key | 1) & self.mask();
             at ^= at >> self.half();
@@ -47,7 +48,7 @@ impl Scatter {
         at
     }
 
-    /// Position whose place is `place`.
+    /// Inverse of [`place`](Self::place), which finds where in a chain a line is.
     #[inline]
     pub fn position(self, place: u64) -> u64 {
         let mut at = place & self.mask();
@@ -62,74 +63,65 @@ impl Scatter {
         self.places() - 1
     }
 
-    /// Shift in bits of the xor step: at least half of the bits, so that the step is its own inverse.
+    /// Returns the shift of the xor step in bits: at least half of the bits, so that the step is its own
+    /// inverse.
     fn half(self) -> u32 {
         self.bits.div_ceil(2).max(1)
     }
 }
 
-/// Inverse of `odd` modulo 2^64 (Newton; an odd number is its own inverse modulo 8).
+/// Returns the inverse of `odd` modulo 2^64, by Newton's method; an odd number is its own inverse modulo 8,
+/// and each of the five steps doubles the number of correct bits.
 fn inverse(odd: u64) -> u64 {
     (0..5).fold(odd, |x, _| x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x))))
 }
 
-/// Generator of line indexes.
+/// Generator of line indexes, in one of the orders that patterns use.
 #[derive(Clone, Debug)]
 pub enum Addresses {
     /// Consecutive lines, cyclically.
-    Sequential {
-        /// Index of the next line.
-        next: u64,
-        /// Number of lines in the working set.
-        lines: u64,
-    },
+    Sequential { next: u64, lines: u64 },
     /// Lines in random order, uniformly distributed.
-    Random {
-        /// Source of the line indexes.
-        draw: Random,
-        /// Number of lines in the working set.
-        lines: u64,
-    },
+    Random { draw: Random, lines: u64 },
     /// Pages of which a few, scattered over all, are accessed much more often than the others.
     HotCold(HotCold),
     /// Pages chosen by Zipf's law, with ranks scattered over all pages.
     Zipf(Zipf),
 }
 
-/// Choice of pages by Zipf's law.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     draw: Random,
     pages: Scatter,
-    /// One minus the law's exponent, and the integral of the law's curve over all ranks.
+    /// One minus the exponent of the law.
     power: f64,
+    /// Integral of the law's curve over all ranks, times `power`.
     whole: f64,
 }
 
-/// Choice between hot and cold pages.
 #[derive(Clone, Debug)]
 pub struct HotCold {
     draw: Random,
     pages: Scatter,
-    /// Number of hot pages, which are the places of the first positions.
+    /// Number of hot pages, which are the places of the positions below this number.
     hot: u64,
     /// Number of accesses to hot pages among 2^32 accesses.
     heat: u64,
 }
 
 impl Addresses {
-    /// Consecutive lines, from the first of `lines` on.
+    /// Returns consecutive lines, beginning with the first.
     pub fn sequential(lines: u64) -> Addresses {
         Addresses::Sequential { next: 0, lines }
     }
 
-    /// Uniformly distributed lines of `lines`.
+    /// Returns lines in random order, uniformly distributed.
     pub fn random(lines: u64, seed: u64) -> Addresses {
         Addresses::Random { draw: Random::new(seed), lines }
     }
 
-    /// The share `heat` of the accesses goes to the share `hot` of the pages. `lines` is a power of two and at least
-    /// two pages. At least one page is hot and at least one is not.
+    /// Returns lines of which the share `heat` is in the share `hot` of the pages. `lines` is a power of two
+    /// and at least two pages. At least one page is hot and at least one is not.
     pub(crate) fn hot_cold(lines: u64, hot: Share, heat: Share, seed: u64) -> Addresses {
         let pages = lines / PAGE_LINES as u64;
         Addresses::HotCold(HotCold {
@@ -140,8 +132,8 @@ impl Addresses {
         })
     }
 
-    /// Pages chosen by Zipf's law with this exponent, above 0 and below 1. `lines` is a power of two. The choice is by
-    /// inverse sampling from the integral of the law's curve, without a table.
+    /// Returns lines in pages chosen by Zipf's law with this exponent, above 0 and below 1. `lines` is a
+    /// power of two. The choice is by inverse sampling from the integral of the law's curve, without a table.
     pub fn zipf(lines: u64, exponent: f64, seed: u64) -> Addresses {
         let pages = lines / PAGE_LINES as u64;
         let power = 1.0 - exponent;
@@ -149,7 +141,7 @@ impl Addresses {
         Addresses::Zipf(Zipf { draw: Random::new(seed), pages: Scatter::new(pages, seed), power, whole })
     }
 
-    /// Index of the next line to access.
+    /// Returns the index of the next line to access.
     #[inline]
     pub(crate) fn next_line(&mut self) -> u64 {
         match self {
@@ -241,7 +233,7 @@ mod tests {
         seen.sort_unstable_by(|a, b| b.cmp(a));
         let hot: u32 = seen[..32].iter().sum();
         assert!((0.89..0.91).contains(&(f64::from(hot) / f64::from(DRAWS))), "{hot} of {DRAWS}");
-        // A hot page is accessed 63 times as often as a cold one.
+        // By the two shares, a hot page is accessed 63 times as often as a cold one.
         assert!(seen[31] > 20 * seen[32], "{} and {}", seen[31], seen[32]);
         assert!(seen[255] > 0, "cold pages are wanted too");
     }

@@ -1,4 +1,4 @@
-//! Results of patterns, collected for a report.
+//! Results of patterns, collected for one report.
 
 use std::time::Duration;
 
@@ -7,17 +7,18 @@ use super::{Pattern, Share};
 use crate::bare::rate;
 use crate::report::{Conditions, Plot, Report, Samples, Throughput};
 
-/// Part of the working set that may be resident.
+/// Limit on the part of the working set that may be resident, requested and in effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Share of the working set that was requested.
+    /// Requested share of the working set.
     pub share: Share,
-    /// Bytes that may be resident in effect.
+    /// Bytes that may be resident in effect; the memory may have rounded the request.
     pub bytes: u64,
 }
 
 impl Setting {
-    /// Conditions of a measurement of `pattern` over `memory`; its name begins with `what`.
+    /// Returns the conditions of a measurement of `pattern` over `memory`. The name of the measurement begins
+    /// with `what`.
     pub fn conditions(&self, pattern: Pattern, what: &str, memory: &dyn Memory) -> Conditions {
         let over = memory.over().name();
         Conditions {
@@ -31,7 +32,7 @@ impl Setting {
         }
     }
 
-    /// Number of accesses after which the resident part is mostly filled.
+    /// Returns the number of accesses after which most of the resident part is filled.
     pub fn warm_accesses(&self, memory: &dyn Memory) -> u64 {
         match memory.over() {
             AccessPath::Port => 256 + 2 * self.bytes / LINE_BYTES,
@@ -43,15 +44,14 @@ impl Setting {
 /// Results of all patterns, in the form that a report takes.
 #[derive(Debug, Default)]
 pub struct Results {
-    /// Times of accesses.
     pub samples: Vec<Samples>,
-    /// Rates of accesses.
     pub rates: Vec<Throughput>,
-    /// Conditions of each of the times and rates.
+    /// Conditions of each latency and rate, by name.
     pub conditions: Vec<Conditions>,
-    /// Curves for the report.
+    /// Plots that show several results as curves.
     pub plots: Vec<Plot>,
-    /// Last measured cache-line round trip between the cores; see [`crate::machine::bounce_ns`].
+    /// Most recent duration of a cache-line round trip between the cores, in nanoseconds; see
+    /// [`crate::machine::bounce_ns`].
     pub bounce_ns: Option<f64>,
 }
 
@@ -62,7 +62,7 @@ impl Results {
         self.add_trials(conditions, samples, [(operations, operations * bytes, took)]);
     }
 
-    /// Adds a measurement of several trials: operations, bytes and time of each.
+    /// Adds a measurement of several trials, each with its operations, bytes and duration.
     pub(crate) fn add_trials(
         &mut self,
         conditions: Conditions,
@@ -80,7 +80,7 @@ impl Results {
         self.conditions.push(conditions);
     }
 
-    /// Moves all results into a report, pattern by pattern.
+    /// Adds all results to `report`, pattern by pattern, and returns the samples.
     pub fn into_report(mut self, report: &mut Report) -> Vec<Samples> {
         let rank = |pattern: &str| Pattern::ALL.iter().position(|known| known.name() == pattern);
         self.conditions.sort_by_key(|conditions| rank(&conditions.pattern));

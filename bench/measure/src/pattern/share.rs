@@ -1,39 +1,37 @@
-//! Shares, which users write in percent: `50%`.
+//! Shares of a whole, which users write in percent: `50%`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A share of a whole, 0 to 1. Written and read in percent: `0.5%`, `50%`.
+/// A share of a whole, 0 to 1, written and read in percent: `0.5%`, `50%`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(f64);
 
-/// The text is no share.
+/// Error for a text that is no share.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no share; write it in percent, from 0% to 100%, for example 50%")]
 pub struct ShareError(String);
 
 impl Share {
-    /// Share of nothing, 0 %.
     pub const NONE: Share = Share(0.0);
 
-    /// Share of `percent` percent; values above 100 become 100.
+    /// Returns the share of `percent` percent; values outside of 0 to 100 are clamped.
     pub fn percent(percent: f64) -> Share {
         Share((percent / 100.0).clamp(0.0, 1.0))
     }
 
-    /// Share as a fraction from 0 to 1.
     pub fn fraction(self) -> f64 {
         self.0
     }
 
-    /// Number that is this share of `whole`, rounded.
+    /// Returns the whole number nearest to this share of `whole`.
     pub fn of(self, whole: u64) -> u64 {
         (self.0 * whole as f64).round() as u64
     }
 
-    /// Name in results: `50` for 50 %.
+    /// Returns the percentage without the sign, for names of results: `50` for 50 %.
     pub fn label(self) -> String {
-        // The percentage is rounded to six decimals.
+        // Six decimals hide the rounding errors of percentages like 12.3.
         ((self.0 * 1e8).round() / 1e6).to_string()
     }
 }

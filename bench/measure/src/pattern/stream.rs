@@ -1,12 +1,13 @@
-//! STREAM: four kernels over three arrays of floating-point numbers, and its check of their results.
+//! STREAM: four kernels over three arrays of floating-point numbers, with STREAM's own check of their
+//! results.
 //!
 //! ```text
 //!   copy   c = a            scale  b = 3 c            add  c = a + b            triad  a = b + 3 c
 //! ```
 //!
-//! Bytes are counted as STREAM counts them: 16 for each element of copy and scale, 24 of add and triad. The first
-//! iteration is not counted. Minimum and maximum times of a kernel are those of single iterations over the whole
-//! arrays; STREAM's best rate is the bytes of an iteration divided by the minimum.
+//! Bytes are counted as STREAM counts them: 16 for each element of copy and scale, 24 of add and triad. The
+//! first iteration is not counted. Minimum and maximum times of a kernel are those of single iterations over
+//! the whole arrays; STREAM's best rate is the bytes of an iteration divided by the minimum.
 
 use std::time::{Duration, Instant};
 
@@ -21,9 +22,10 @@ use crate::report::Samples;
 
 const SCALAR: f64 = 3.0;
 const LINE_ELEMENTS: u64 = LINE_BYTES / 8;
-/// Relative tolerance of an element.
+/// Relative error up to which an element counts as right.
 const TOLERANCE: f64 = 1e-13;
-/// Values of a, b and c after STREAM's first touch of the arrays.
+/// Values of the elements of a, b and c before the first iteration, as STREAM's first touch of the arrays
+/// leaves them.
 const FIRST: [f64; 3] = [2.0, 2.0, 0.0];
 
 /// One of STREAM's four loops.
@@ -47,7 +49,8 @@ impl Kernel {
         }
     }
 
-    /// Arrays that the kernel reads (twice the same if it reads only one) and the array that it writes: 0 a, 1 b, 2 c.
+    /// Returns the arrays that the kernel reads (the same twice if it reads only one), and the array that it
+    /// writes: 0 for a, 1 for b, 2 for c.
     fn arrays(self) -> ([usize; 2], usize) {
         match self {
             Kernel::Copy => ([0, 0], 2),
@@ -61,7 +64,7 @@ impl Kernel {
         if self.arrays().0[0] == self.arrays().0[1] { 16 } else { 24 }
     }
 
-    /// Element of the result, from the elements read.
+    /// Computes an element of the result from the elements read.
     #[inline]
     fn apply(self, x: f64, y: f64) -> f64 {
         match self {
@@ -73,7 +76,7 @@ impl Kernel {
     }
 }
 
-/// Three arrays in a working set, with a local buffer for a run of lines of each.
+/// Three arrays in a working set, one after the other, with a local buffer for a run of lines of each.
 struct Arrays {
     lines: u64,
     runs: [Vec<Line>; 3],
@@ -81,20 +84,21 @@ struct Arrays {
 
 impl Arrays {
     fn new(memory: &dyn Memory) -> Arrays {
-        // Over a link, a run is enough for a full window; otherwise it fits the L1 cache.
+        // Over a link, a run has to be long enough for a full window; otherwise it has to fit in the L1
+        // cache.
         let run = if memory.over() == AccessPath::Port { 4096 } else { 64 };
         let lines = memory.lines() / 3;
         let run = run.min(lines as usize);
         Arrays { lines, runs: std::array::from_fn(|_| vec![[0; LINE_SIZE]; run]) }
     }
 
-    /// Runs of lines: first line and length.
+    /// Returns the runs into which an array is divided: first line and number of lines.
     fn runs(&self) -> impl Iterator<Item = (u64, usize)> + use<> {
         let (lines, run) = (self.lines, self.runs[0].len() as u64);
         (0..lines).step_by(run as usize).map(move |first| (first, run.min(lines - first) as usize))
     }
 
-    /// Sets every element to the value in [`FIRST`].
+    /// Sets every element to the value of its array in [`FIRST`].
     fn fill(&mut self, memory: &mut dyn Memory) -> Result<(), MeasureError> {
         for (array, value) in (0..).zip(FIRST) {
             self.runs[0].as_flattened_mut().as_chunks_mut::<8>().0.fill(value.to_le_bytes());
@@ -106,7 +110,7 @@ impl Arrays {
         memory.flush()
     }
 
-    /// Makes one iteration of a kernel; returns the time.
+    /// Makes one iteration of a kernel over the whole arrays, and returns how long it took.
     fn iterate(&mut self, kernel: Kernel, memory: &mut dyn Memory) -> Result<Duration, MeasureError> {
         let ([left, right], to) = kernel.arrays();
         let start = Instant::now();
@@ -128,7 +132,7 @@ impl Arrays {
         Ok(start.elapsed())
     }
 
-    /// Number of elements that differ from the result of `iterations` iterations.
+    /// Returns the number of elements that differ from the result of `iterations` iterations.
     fn wrong(&mut self, memory: &mut dyn Memory, iterations: u32) -> Result<u64, MeasureError> {
         let mut right = 0;
         for (array, expected) in (0..).zip(after(iterations)) {
@@ -137,7 +141,7 @@ impl Arrays {
                 let run = &mut self.runs[0][..count];
                 memory.read_run(array * self.lines + first, run)?;
                 let found = run.as_flattened().as_chunks::<8>().0.iter().map(|e| f64::from_le_bytes(*e));
-                // NaN compares false, and so counts as wrong.
+                // A comparison with NaN is false, so that NaN counts as wrong.
                 right += found.filter(|f| ((f - expected) / expected).abs() <= TOLERANCE).count() as u64;
             }
         }
@@ -145,7 +149,7 @@ impl Arrays {
     }
 }
 
-/// Values of a, b and c after `iterations` iterations of all kernels.
+/// Returns the values that the elements of a, b and c must have after `iterations` iterations of all kernels.
 fn after(iterations: u32) -> [f64; 3] {
     let mut values = FIRST;
     for kernel in (0..iterations).flat_map(|_| Kernel::ALL) {
@@ -155,7 +159,7 @@ fn after(iterations: u32) -> [f64; 3] {
     values
 }
 
-/// Measures all kernels and checks the arrays.
+/// Measures all kernels in rotation, as STREAM does, and checks the arrays at the end.
 pub fn run(
     memory: &mut dyn Memory,
     plan: &Plan,
@@ -175,6 +179,7 @@ pub fn run(
     for iteration in 0..=plan.iterations {
         for (kernel, samples, conditions, times) in &mut measured {
             let took = arrays.iterate(*kernel, memory)?;
+            // STREAM does not count the first iteration.
             if iteration > 0 {
                 samples.record_ns(took.as_nanos() as u64);
                 conditions.operations += elements;
@@ -208,7 +213,7 @@ mod tests {
 
     #[test]
     fn kernels_compute_and_a_wrong_element_is_found() {
-        // Each array has 341 lines: not a whole number of runs.
+        // Each array has 341 lines, which is not a whole number of runs, so that the last run is shorter.
         let mut memory = local(1 << 16, None);
         let mut arrays = Arrays::new(&memory);
         arrays.fill(&mut memory).unwrap();

@@ -1,4 +1,4 @@
-//! All lines of a memory in order: filled, read, stamped, compared.
+//! Passes over all lines of a memory in order, to fill and to check it.
 
 use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
@@ -7,21 +7,21 @@ use super::line_versions::{LineVersions, stamp};
 use super::memory::Memory;
 use crate::MeasureError;
 
-/// Number of lines in one access.
+/// Number of lines in one access of a pass.
 const RUN_LINES: usize = 1024;
 
-/// Writes every line with its first version.
+/// Writes every line at version 0, and returns these versions.
 pub fn stamp_all(memory: &mut dyn Memory) -> Result<LineVersions, MeasureError> {
     fill(memory, |line| stamp(line, 0))?;
     Ok(LineVersions::new(memory.lines()))
 }
 
-/// Reads all lines and compares them with their expected versions.
+/// Reads all lines, and counts in `versions` those that differ from their expected content.
 pub fn check_all(versions: &mut LineVersions, memory: &mut dyn Memory) -> Result<(), MeasureError> {
     scan(memory, |line, found| versions.check(line, versions.version(line), found))
 }
 
-/// Writes every line with the content that `content` returns for its index.
+/// Writes every line with the content that `content` returns for the line's index.
 pub fn fill(memory: &mut dyn Memory, content: impl Fn(u64) -> Line) -> Result<(), MeasureError> {
     let mut run = Vec::with_capacity(RUN_LINES);
     let lines = memory.lines();
@@ -31,10 +31,11 @@ pub fn fill(memory: &mut dyn Memory, content: impl Fn(u64) -> Line) -> Result<()
         run.extend((first..lines.min(first + RUN_LINES as u64)).map(&content));
         memory.write_run(first, &run)?;
     }
+    // Lines that are only in a cache would be written back during the measurement.
     memory.flush()
 }
 
-/// Reads every line in order, and calls `each` with its index and content.
+/// Reads every line in order, and calls `each` with the line's index and content.
 pub fn scan(memory: &mut dyn Memory, mut each: impl FnMut(u64, &Line)) -> Result<(), MeasureError> {
     let lines = memory.lines();
     let mut run = vec![[0; LINE_SIZE]; RUN_LINES.min(lines as usize)];
@@ -59,7 +60,7 @@ mod tests {
         let mut versions = stamp_all(&mut memory).unwrap();
         check_all(&mut versions, &mut memory).unwrap();
         assert_eq!((versions.checked, versions.wrong), (4096, 0));
-        // A recorded write is correct; a lost write and a flipped bit are detected.
+        // A recorded write is correct. A recorded version without a write stands for a lost write.
         let version = versions.next_version(5);
         memory.write(5, &stamp(5, version)).unwrap();
         versions.next_version(9);

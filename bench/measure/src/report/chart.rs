@@ -1,7 +1,8 @@
 //! Pictures of results as SVG.
 //!
-//! All pictures are drawn on a wide canvas and shrink with the page. Their colours are placeholders: the page's style
-//! sheet replaces [`INK`], [`GRID`] and the `SERIES` by colours for a light or a dark screen.
+//! All pictures are drawn on a canvas of one width, and the page scales them to its own. Their colours are
+//! placeholders: the page's style sheet replaces [`INK`], [`GRID`] and the `SERIES` by colours for a light or
+//! a dark screen.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -14,8 +15,8 @@ use super::{Latency, ReportError, units};
 pub const INK: RGBColor = RGBColor(0x22, 0x26, 0x2B);
 /// Colour of grid lines behind the data; the page's style sheet replaces it.
 pub const GRID: RGBColor = RGBColor(0xD5, 0xDA, 0xE0);
-/// One colour per result; the common kinds of colour blindness leave them distinguishable (the first ones after Okabe
-/// and Ito).
+/// Colours of results; people with the common kinds of colour blindness can distinguish them (the first ones
+/// are those of Okabe and Ito).
 pub(super) const SERIES: [RGBColor; 14] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xD5, 0x5E, 0x00),
@@ -35,28 +36,26 @@ pub(super) const SERIES: [RGBColor; 14] = [
 
 const WIDTH: u32 = 960;
 const FONT: f64 = 30.0;
-/// Most bars in a histogram.
+/// Maximum number of bars in a histogram.
 const BARS: i32 = 64;
 
-/// Area of a picture in which plotters draws.
+/// Area of a picture on which plotters draws.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Result of a function that draws; the error is that of plotters.
 pub type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Mapping of values to pixels.
+/// Mapping of values to pixel coordinates in one direction.
 pub struct Axis {
-    /// Value at the first pixel.
+    /// Value at the first pixel coordinate; above zero if the axis is logarithmic.
     pub low: f64,
-    /// Value at the last pixel.
+    /// Value at the last pixel coordinate.
     pub high: f64,
-    /// True if the axis is logarithmic.
     pub logarithmic: bool,
-    /// Coordinates of the first and the last pixel.
+    /// Coordinates of the first and the last pixel; the first is the larger one on a vertical axis.
     pub pixels: (i32, i32),
 }
 
 impl Axis {
-    /// Pixel of a value, clamped to the axis.
+    /// Returns the pixel coordinate of a value, clamped to the axis.
     pub fn at(&self, value: f64) -> i32 {
         let scale = |v: f64| if self.logarithmic { v.max(f64::MIN_POSITIVE).ln() } else { v };
         let share = (scale(value) - scale(self.low)) / (scale(self.high) - scale(self.low));
@@ -64,8 +63,8 @@ impl Axis {
         (from + share.clamp(0.0, 1.0) * (to - from)).round() as i32
     }
 
-    /// Three to seven round values along the axis where possible. On a logarithmic axis they are the same in each
-    /// decade; on a linear or short one they are evenly spaced.
+    /// Returns round values along the axis, three to seven where possible. On a logarithmic axis they are the
+    /// same in each decade; on a linear axis, or one shorter than a decade, they are evenly spaced.
     pub fn ticks(&self) -> Vec<f64> {
         let inside = |v: &f64| (self.low..=self.high).contains(v);
         let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
@@ -100,7 +99,8 @@ impl Axis {
     }
 }
 
-/// Number of samples outside the histogram of this result: those longer than 1.3 times the 99.9th percentile.
+/// Returns the number of samples that the histogram of this result omits: those above 1.3 times the 99.9th
+/// percentile.
 pub(super) fn beyond(result: &Latency) -> u64 {
     result.distribution.iter().filter(|(time, _)| *time > shown_until(result)).map(|(_, count)| count).sum()
 }
@@ -109,7 +109,7 @@ fn shown_until(result: &Latency) -> f64 {
     1.3 * result.p999
 }
 
-/// Histogram of one result, with times on a logarithmic axis and its quantiles marked.
+/// Draws the histogram of one result, with times on a logarithmic axis and marks at p50, p99 and p99.9.
 pub(super) fn histogram(result: &Latency, colour: usize) -> Result<String, ReportError> {
     let bins: Vec<_> = result.distribution.iter().filter(|(time, _)| *time <= shown_until(result)).collect();
     let (Some(first), Some(last)) = (bins.first(), bins.last()) else {
@@ -117,7 +117,7 @@ pub(super) fn histogram(result: &Latency, colour: usize) -> Result<String, Repor
             text(area, "no distribution in this report", (480, 60), HPos::Center, VPos::Center)
         });
     };
-    // Each bar has the same whole number of bins, so that all bars are comparable.
+    // Each bar covers the same whole number of bins, so that the bars are comparable.
     let (from, to) = (bin_of(first.0), bin_of(last.0));
     let per_bar = (to - from + 1).div_euclid(BARS) + 1;
     let bars = (to - from).div_euclid(per_bar) + 1;
@@ -142,7 +142,7 @@ pub(super) fn histogram(result: &Latency, colour: usize) -> Result<String, Repor
         for (label, value) in [("p50", result.p50), ("p99", result.p99), ("p99.9", result.p999)] {
             let at = x.at(value);
             area.draw(&PathElement::new(vec![(at, 44), (at, y.at(0.0))], INK.stroke_width(2)))?;
-            // Labels of adjacent quantiles would overlap; only the first is drawn.
+            // Labels of adjacent quantiles would overlap, so only the first of them is drawn.
             if at >= free {
                 text(area, label, (at, 38), HPos::Center, VPos::Bottom)?;
                 free = at + 84;
@@ -152,7 +152,8 @@ pub(super) fn histogram(result: &Latency, colour: usize) -> Result<String, Repor
     })
 }
 
-/// Times of all results over the percentile, with the tail magnified: 90 %, 99 %, 99.9 %, ….
+/// Draws the times of all results over the percentile, with the tail magnified: 90 %, 99 %, 99.9 % at equal
+/// distances.
 pub(super) fn percentiles(results: &[Latency]) -> Result<String, ReportError> {
     let drawn: Vec<_> = results.iter().enumerate().filter(|(_, r)| !r.distribution.is_empty()).collect();
     let low = drawn.iter().map(|(_, r)| r.min).fold(f64::INFINITY, f64::min).max(0.1);
@@ -170,7 +171,8 @@ pub(super) fn percentiles(results: &[Latency]) -> Result<String, ReportError> {
             let mut passed = 0;
             for &(time, count) in &result.distribution {
                 passed += count;
-                // The last sample is at 1 - 1/count, not at infinity.
+                // No sample is left above the last one; its share is taken as that of one sample, to keep the
+                // curve finite.
                 let left = (result.count.saturating_sub(passed)).max(1) as f64 / result.count as f64;
                 points.push((x.at(-left.log10()), y.at(time)));
             }
@@ -180,7 +182,7 @@ pub(super) fn percentiles(results: &[Latency]) -> Result<String, ReportError> {
     })
 }
 
-/// Rates as bars with name and value, as SVG.
+/// Draws rates as horizontal bars, each with its name and its value as `show` formats it.
 pub(super) fn bars(
     title: &str,
     rates: &[(&str, f64)],
@@ -203,12 +205,12 @@ pub(super) fn bars(
     })
 }
 
-/// Colour of the result with this index, which the page's style sheet replaces.
+/// Returns the colour of the result with this index.
 pub fn series(index: usize) -> RGBColor {
     SERIES[index % SERIES.len()]
 }
 
-/// Percentile for a number of nines: 0 -> 0 %, 1 -> 90 %, 2 -> 99 % …
+/// Formats the percentile for a number of nines: 0 -> 0 %, 1 -> 90 %, 2 -> 99 %, ….
 fn percent(nines: f64) -> String {
     let decimals = (nines as usize).saturating_sub(2);
     format!("{:.decimals$} %", 100.0 * (1.0 - 10f64.powf(-nines)))
@@ -228,7 +230,7 @@ fn frame(
     Ok(())
 }
 
-/// Draws the vertical grid lines with their labels below, and the axis itself.
+/// Draws the horizontal axis, and at each tick a vertical grid line with a label below.
 pub fn grid(area: &Area, x: &Axis, y: &Axis, ticks: &[f64], show: &impl Fn(f64) -> String) -> Drawn {
     let (bottom, top) = y.pixels;
     for &tick in ticks {
@@ -246,12 +248,11 @@ pub fn horizontal(area: &Area, x: &Axis, at: i32, label: &str) -> Drawn {
     text(area, label, (x.pixels.0 - 10, at), HPos::Right, VPos::Center)
 }
 
-/// Draws text at a point, in the size of labels.
 pub fn text(area: &Area, words: &str, at: (i32, i32), horizontal: HPos, vertical: VPos) -> Drawn {
     sized_text(area, words, FONT, at, horizontal, vertical)
 }
 
-/// Draws text at a point, `size` pixels high.
+/// Draws text at a point, in letters of `size` pixels.
 pub fn sized_text(
     area: &Area,
     words: &str,
@@ -264,7 +265,7 @@ pub fn sized_text(
     Ok(area.draw_text(words, &style, at)?)
 }
 
-/// Draws a picture with this height in pixels; an error has its name.
+/// Draws an SVG picture `height` pixels high; `name` identifies the picture in an error.
 pub fn picture(name: &str, height: u32, draw: impl FnOnce(&Area) -> Drawn) -> Result<String, ReportError> {
     let mut svg = String::new();
     let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();

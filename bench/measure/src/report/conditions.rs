@@ -1,11 +1,11 @@
-//! Conditions of a result that is one of many in a sweep.
+//! Conditions under which one of many results of a sweep was measured.
 
 use serde::{Deserialize, Serialize};
 
-/// Conditions of the time and the rate called `name`, and counts of checked data.
+/// Conditions of the latency and the rate called `name`, and counts of checked data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// Name of a time, of a rate, or of both.
+    /// Name of a latency, of a rate, or of both.
     pub name: String,
     /// The access pattern, for example `gups`.
     pub pattern: String,
@@ -17,9 +17,9 @@ pub struct Conditions {
     pub resident: f64,
     /// Bytes that may be resident in effect.
     pub resident_bytes: u64,
-    /// Number of operations that count in the result.
+    /// Number of operations that the result counts.
     pub operations: u64,
-    /// Lines (words in `gups`, elements in `stream`) compared with the data written.
+    /// Number of lines (words in `gups`, elements in `stream`) that were compared with the data written.
     pub checked: u64,
     /// Number of wrong lines, words or elements among those compared.
     pub wrong: u64,
@@ -35,7 +35,8 @@ pub struct Conditions {
     /// Offered operations per second; absent in a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered_per_s: Option<f64>,
-    /// Operations due but not issued before the measurement ended.
+    /// Number of operations that were due but not issued before the measurement ended; absent in a closed
+    /// loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_begun: Option<u64>,
     /// Share of hot pages, 0 to 1.
@@ -44,7 +45,7 @@ pub struct Conditions {
     /// Share of the accesses that go to hot pages, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heat: Option<f64>,
-    /// Largest number of operations in flight.
+    /// Maximum number of operations in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u64>,
 }

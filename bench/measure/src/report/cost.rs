@@ -1,4 +1,4 @@
-//! Costs of operations in processor cycles, at both ends of the link.
+//! Costs of operations in processor cycles, at both ends of the link, as a part of reports.
 
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
@@ -7,20 +7,18 @@ use super::Report;
 use super::html::{row, table};
 use super::units;
 
-/// Headings of the table's columns.
 pub(super) const HEADS: [&str; 6] =
     ["cost", "at the", "cycles each", "cycles a byte", "time each", "cycles are"];
 
-/// Cost of one kind of operation at one end.
+/// Cost of one kind of operation at one end of the link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// Name of the rate of these operations.
+    /// Name of the operations, which is also that of their rate.
     pub name: String,
-    /// End of the link: `compute node` or `memory node`.
     pub end: String,
     /// Processor cycles per operation. A spinning end also spends cycles while idle.
     pub cycles_per_operation: f64,
-    /// Processor cycles per byte of payload.
+    /// Processor cycles per byte of line data.
     pub cycles_per_byte: f64,
     /// CPU time per operation, in nanoseconds.
     pub ns_per_operation: f64,
@@ -29,7 +27,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Text of each cell in the cost's row of the table.
+    /// Formats the cells of the table row for this cost, in the order of [`HEADS`].
     pub(super) fn cells(&self) -> [String; 6] {
         [
             self.name.clone(),
@@ -43,7 +41,7 @@ impl Cost {
 }
 
 impl Report {
-    /// HTML section of the report's costs.
+    /// Returns the HTML section with the report's costs.
     pub(super) fn cost_section(&self) -> Markup {
         html! {
             h2 { "Cycles" }

@@ -1,10 +1,11 @@
-//! Reports as CSV: a row for each result.
+//! Reports as CSV: a row for each name of a result.
 
 use std::collections::BTreeMap;
 
 use super::{Conditions, Latency, Report, Throughput};
 
-/// CSV text of rows (RFC 4180, but lines end with a line feed), the headings first. Cells are quoted where necessary.
+/// Formats rows as CSV (RFC 4180, but lines end with a line feed), headings included. Cells are quoted where
+/// necessary.
 ///
 /// # Panics
 /// Panics if a row has another number of cells than the first.
@@ -20,7 +21,8 @@ where
     String::from_utf8(bytes).expect("cells are text")
 }
 
-/// Headings of the columns. Times are in nanoseconds, shares from 0 to 1; cells that do not apply are empty.
+/// Headings of the columns. Times are in nanoseconds, shares from 0 to 1. A cell that does not apply is
+/// empty.
 const COLUMNS: [&str; 27] = [
     "name",
     "pattern",
@@ -52,7 +54,7 @@ const COLUMNS: [&str; 27] = [
 ];
 
 impl Report {
-    /// Report as CSV; the time and the rate with the same name are in one row.
+    /// Formats the report as CSV. A latency and a rate of the same name are in one row.
     pub fn csv(&self) -> String {
         let names = self.results.iter().map(|r| &r.name).chain(self.throughput.iter().map(|t| &t.name));
         let mut places = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Plots as SVG: curves with a mark at each point.
+//! Plots of reports as SVG: curves with a mark at each point.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -7,7 +7,7 @@ use super::ReportError;
 use super::chart::{Axis, grid, horizontal, picture, series, text};
 use super::plot::{Plot, Scale};
 
-/// Plot as SVG; its curves have the colours of [`series`] in order.
+/// Draws the plot as SVG; its curves get the colours of [`series`] in order.
 pub(super) fn curves(plot: &Plot) -> Result<String, ReportError> {
     let points = || plot.curves.iter().flat_map(|curve| curve.points.iter());
     let width = axis(&plot.x, points().map(|point| point.0), (150, 905));
@@ -34,16 +34,17 @@ pub(super) fn curves(plot: &Plot) -> Result<String, ReportError> {
 }
 
 impl Plot {
-    /// Plot as SVG.
+    /// Draws the plot as SVG.
     ///
     /// # Errors
-    /// Returns [`ReportError::Picture`] when it cannot be drawn.
+    /// Returns [`ReportError::Picture`] when the plot cannot be drawn.
     pub fn picture(&self) -> Result<String, ReportError> {
         curves(self)
     }
 }
 
-/// Axis that spans all values, from zero if it is linear; `None` without values.
+/// Returns an axis that spans all finite values, and begins at zero if it is linear; `None` without such a
+/// value.
 fn axis(scale: &Scale, values: impl Iterator<Item = f64> + Clone, pixels: (i32, i32)) -> Option<Axis> {
     let finite = || values.clone().filter(|value| value.is_finite());
     let high = finite().fold(f64::NEG_INFINITY, f64::max);
@@ -52,6 +53,7 @@ fn axis(scale: &Scale, values: impl Iterator<Item = f64> + Clone, pixels: (i32, 
         return None;
     }
     let (low, high) = match scale.logarithmic {
+        // A logarithmic axis cannot show zero or less.
         true => (low.max(1e-9) / 1.3, high.max(1e-9) * 1.3),
         false => (0.0, high.max(f64::MIN_POSITIVE) * 1.05),
     };

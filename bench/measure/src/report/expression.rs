@@ -1,12 +1,12 @@
-//! Parser of ratio names, `a/b` or `a/(b+c)`.
+//! Parser for names of ratios, which say what is divided: `a/b` or `a/(b+c)`.
 
 use super::ReportError;
 
-/// Quotient of names: one name divided by a sum of names.
+/// Quotient of results: one name divided by a sum of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Quotient<'a> {
     pub(super) above: &'a str,
-    /// Summands of the denominator; at least one.
+    /// Names in the denominator, of which there is at least one.
     pub(super) below: Vec<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! Small reports for the tests of this module.
+//! Small reports for the tests of the module `report`.
 
 use super::{Latency, Link, Report, Samples, Throughput, ThroughputTrial};
 use crate::machine::Machine;
@@ -18,7 +18,8 @@ pub(super) fn report() -> Report {
     )
 }
 
-/// Result with trials of ten samples each around a time; a trial is given as core round trip and time.
+/// Makes a latency with trials of ten equal samples; each trial is given as core round trip and time, in
+/// nanoseconds.
 pub(super) fn latency(name: &str, trials: &[(Option<f64>, u64)]) -> Latency {
     let mut samples = Samples::new(name);
     for &(bounce, time) in trials {
@@ -28,7 +29,8 @@ pub(super) fn latency(name: &str, trials: &[(Option<f64>, u64)]) -> Latency {
     samples.summary().expect("there are samples")
 }
 
-/// Rate with trials of 64-byte operations; a trial is given as core round trip and operations per second.
+/// Makes a rate with trials of 64-byte operations; each trial is given as core round trip and operations per
+/// second.
 pub(super) fn rate(name: &str, trials: &[(Option<f64>, f64)]) -> Throughput {
     let trial =
         |&(bounce_ns, ops_per_s)| ThroughputTrial { bounce_ns, ops_per_s, bytes_per_s: 64.0 * ops_per_s };

@@ -1,7 +1,7 @@
-//! A report as one HTML page without scripts, fonts or other files.
+//! Reports as HTML: one page that needs no scripts, fonts or other files.
 //!
-//! maud escapes all text. [`PreEscaped`] markup is either written in this module or a picture, which escapes its own
-//! text.
+//! maud escapes all text. [`PreEscaped`] markup is either written in this module, or a picture, in which
+//! plotters has escaped the text.
 
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
@@ -10,7 +10,7 @@ use super::labels::{AGENT_AND_PORT, label};
 use super::ratio::NEAR_MAX_NS;
 use super::{Latency, Ratio, Report, ReportError, Throughput, units};
 
-/// Colours of ink, grid and series on a dark screen.
+/// Replacement for [`INK`] on a dark screen; [`GRID`] and each of [`SERIES`] have one too.
 const DARK_INK: &str = "#e6e9ec";
 const DARK_GRID: &str = "#3a4149";
 const DARK_SERIES: [&str; 14] = [
@@ -44,7 +44,7 @@ nav a { padding: .2rem 0; } summary { cursor: pointer; margin: 1rem 0 .3rem; col
 ";
 
 impl Report {
-    /// Page of the whole report.
+    /// Formats the whole report as a page.
     ///
     /// # Errors
     /// Returns [`ReportError::Picture`] when a picture cannot be drawn.
@@ -52,7 +52,7 @@ impl Report {
         self.html_with(&html! {})
     }
 
-    /// Page of the whole report, with the section `first` before all others.
+    /// Formats the whole report as a page, with the section `first` before all others.
     ///
     /// # Errors
     /// Returns [`ReportError::Picture`] when a picture cannot be drawn.
@@ -176,7 +176,7 @@ impl Report {
     }
 }
 
-/// HTML page with these contents; the rules of `style` follow the common style sheet.
+/// Returns a page with this content; the rules of `style` follow the common style sheet and may override it.
 pub fn page(title: &str, style: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -193,12 +193,12 @@ pub fn page(title: &str, style: &str, body: &Markup) -> String {
     page.into_string()
 }
 
-/// Figure with an SVG picture and its title.
+/// Returns an SVG picture with a title above.
 pub fn figure(title: &str, picture: String) -> Markup {
     html! { figure { h3 { (title) } (PreEscaped(picture)) } }
 }
 
-/// Table with these headings; each row is a whole `<tr>` element.
+/// Returns a table with these headings; each of `rows` is a whole `<tr>` element.
 pub fn table(header: &[&str], rows: impl Iterator<Item = Markup>) -> Markup {
     html! {
         div class="scroll" { table {
@@ -208,19 +208,18 @@ pub fn table(header: &[&str], rows: impl Iterator<Item = Markup>) -> Markup {
     }
 }
 
-/// Table row of these cells.
 pub fn row(cells: impl IntoIterator<Item = impl Render>) -> Markup {
     html! { tr { @for cell in cells { td { (cell) } } } }
 }
 
-/// Legend of results, with their colours in this order.
+/// Returns a legend of these results; the first has the first colour of [`chart::series`], and so on.
 pub fn legend(names: &[&str]) -> Markup {
     html! { ul class="legend" {
         @for (index, name) in names.iter().enumerate() { (entry(index, name)) }
     } }
 }
 
-/// Entry of a legend: the colour of series `index` and the result's name.
+/// Returns an entry of a legend: the colour of series `index` and the result's name.
 pub fn entry(index: usize, name: &str) -> Markup {
     html! { li {
         svg viewBox="0 0 8 8" { rect width="8" height="8" fill=(hex(chart::series(index))) {} }
@@ -228,7 +227,7 @@ pub fn entry(index: usize, name: &str) -> Markup {
     } }
 }
 
-/// CSS rules with the colours of pictures on a dark screen.
+/// Returns CSS rules that replace the colours of pictures by others on a dark screen.
 fn colours() -> String {
     let mut rules =
         "@media (prefers-color-scheme: dark) {\n:root { --ink: #e6e9ec; --grid: #3a4149; --paper: #15181b; \
@@ -268,7 +267,7 @@ mod tests {
             assert!(page.contains(words), "{words}");
         }
         assert!(!page.contains("agent_read64"));
-        // The page has a histogram per result, the percentiles, and two pictures of rates.
+        // The page has a histogram for each result, the percentiles, and two pictures of rates.
         assert_eq!(page.matches("<svg width").count(), names.len() + 3);
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert!(page.contains("<td class=\"good\">≤ 1.20 reached</td>"));

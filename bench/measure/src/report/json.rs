@@ -1,4 +1,4 @@
-//! Reports as JSON files: one line per result, so that two files can be compared line by line.
+//! Reports as JSON files, with one line for each result, so that line-based tools can compare two files.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,19 +8,18 @@ use serde_json::Value;
 
 use super::{Report, ReportError, SCHEMA};
 
-/// Length of the longest JSON value that stays on one line, in bytes.
+/// Maximum length in bytes of a JSON value that stays on one line.
 const LINE: usize = 240;
 
 impl Report {
-    /// Report as JSON text.
     pub fn to_json(&self) -> String {
         json_text(self)
     }
 
-    /// Writes the report to the file at `path`.
+    /// Writes the report as JSON to the file at `path`.
     ///
     /// # Errors
-    /// Returns [`ReportError::File`] when it cannot be written.
+    /// Returns [`ReportError::File`] when the file cannot be written.
     pub fn write_json(&self, path: &Path) -> Result<(), ReportError> {
         fs::write(path, self.to_json()).map_err(|source| file("writing", path, source))
     }
@@ -44,7 +43,7 @@ impl Report {
     }
 }
 
-/// JSON text of a report, or of a structure that contains one.
+/// Formats a report, or a structure that contains one, as JSON with a line for each result.
 pub fn json_text(of: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(of).expect("a report has string keys and plain values only");
     let mut text = String::new();
@@ -57,7 +56,8 @@ fn file(action: &'static str, path: &Path, source: std::io::Error) -> ReportErro
     ReportError::File { action, path: path.into(), source }
 }
 
-/// Writes long objects and arrays of objects over several lines; an array of numbers stays on one line.
+/// Appends `value` to `text`. A long object or array of objects takes a line for each part; an array of
+/// numbers is never broken.
 fn lay_out(value: &Value, indent: usize, text: &mut String) {
     let brief = value.to_string();
     let has_objects = |items: &[Value]| items.iter().any(Value::is_object);

@@ -1,6 +1,6 @@
-//! Descriptions of measurements by name.
+//! Descriptions of measurements, found by their names.
 
-/// Names of times and rates, with their descriptions in reports.
+/// Names of latencies and rates, with their descriptions in reports.
 const LABELS: &[(&str, &str)] = &[
     ("echo64", "limit: a bare frame to the memory node and back"),
     ("read64", "a line read by the line port, in the measuring thread"),
@@ -40,12 +40,13 @@ const LABELS: &[(&str, &str)] = &[
     ("write_back_page", "pages written back of which every line has changed"),
 ];
 
-/// Description of the measurement `name`; empty if the name explains itself.
+/// Returns the description of the measurement `name`; empty if there is none.
 pub(super) fn label(name: &str) -> &'static str {
     LABELS.iter().find(|(known, _)| *known == name).map_or("", |(_, label)| label)
 }
 
-/// Explanation of the difference between a line through the agent and one through the port of the measuring process.
+/// Paragraph on the difference between a line read through the agent and one through the port of the
+/// measuring process.
 pub(super) const AGENT_AND_PORT: &str = "<code>read64</code> and <code>agent_read64</code> both read one line, and \
     differ in who does. The line port is a part of the measuring process: one thread, spinning on a core of its own, puts \
     the frame on the link and takes the answer from it. The agent is another process: the request goes through a ring in \

@@ -1,4 +1,4 @@
-//! Full histograms as an HdrHistogram log (V2, compressed), for the usual viewers.
+//! Full histograms as an HdrHistogram log (V2, compressed), which the usual viewers of that format read.
 //!
 //! Each measurement is one interval, tagged with its name; values are nanoseconds.
 
@@ -10,10 +10,11 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 
 use super::{ReportError, Samples};
 
-/// Nanoseconds in a unit of the log's `Interval_Max` column, which is usually in milliseconds.
+/// Number of nanoseconds in a unit of the log's column `Interval_Max`, which is usually in milliseconds.
 const NS_PER_MS: f64 = 1e6;
 
-/// Writes the histograms of `measurements` as an HdrHistogram log. The length of an interval is the sum of its samples.
+/// Writes the histograms of `measurements` as an HdrHistogram log. The length of each interval is the sum of
+/// its samples, as if all operations had run one after the other.
 ///
 /// # Errors
 /// Returns [`ReportError::Log`] when writing fails, or a name cannot be a tag (it contains a comma or a blank).

@@ -1,11 +1,11 @@
-//! Section of the page about access patterns: each with description, pictures, and a table.
+//! Sections of the HTML page about access patterns, each with a description, pictures and a table.
 
 use maud::{Markup, PreEscaped, html};
 
 use super::html::{figure, legend, row, table};
 use super::{Conditions, Latency, Report, ReportError, Throughput, chart, curves, units};
 
-/// Heading and description, in HTML, of the section about a pattern.
+/// Returns heading and description, in HTML, of the section about a pattern.
 fn about(pattern: &str) -> (&'static str, &'static str) {
     match pattern {
         "load-latency" => (
@@ -48,7 +48,7 @@ fn about(pattern: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Time and rate of a measurement, with its conditions.
+/// Latency and rate of a measurement, with its conditions.
 struct Measured<'r> {
     conditions: &'r Conditions,
     times: Option<&'r Latency>,
@@ -56,12 +56,13 @@ struct Measured<'r> {
 }
 
 impl Measured<'_> {
-    /// Name of the memory that was measured, for headings.
+    /// Returns the way of access and the resident share, for headings.
     fn memory(&self) -> String {
         format!("over {}, {} resident", self.conditions.over, percent(self.conditions.resident))
     }
 
-    /// Label that distinguishes the measurement from others of its pattern and memory.
+    /// Returns the label that distinguishes this measurement from others of the same pattern over the same
+    /// memory.
     fn label(&self) -> String {
         let c = self.conditions;
         let parts = [&c.kernel, &c.order, &c.mix].map(|part| part.as_deref());
@@ -110,7 +111,7 @@ const HEADER: [&str; 12] = [
 ];
 
 impl Report {
-    /// HTML with a line on the number of checks and a section for each pattern.
+    /// Returns HTML with a line on the number of checks, and with a section for each pattern.
     pub(super) fn pattern_sections(&self) -> Result<Markup, ReportError> {
         let checked = units::count(self.conditions.iter().map(|c| c.checked).sum());
         let wrong: u64 = self.conditions.iter().map(|c| c.wrong).sum();
@@ -156,7 +157,7 @@ impl Report {
     }
 }
 
-/// Pictures of a pattern other than its curves, each with its title.
+/// Draws the pictures of a pattern other than its plots, each with its title.
 fn pictures(pattern: &str, measured: &[Measured<'_>]) -> Result<Vec<(String, String)>, ReportError> {
     let mut pictures = Vec::new();
     match pattern {
@@ -168,7 +169,7 @@ fn pictures(pattern: &str, measured: &[Measured<'_>]) -> Result<Vec<(String, Str
         }
         "gups" => pictures.push(("updates per second".to_owned(), bars(measured, false)?)),
         "stream" | "mix" => {
-            // Only measurements with a kernel or a mix are shown; the checking pass has neither.
+            // The pass that checks all lines has neither a kernel nor a mix, and no rate worth a picture.
             let shown =
                 measured.iter().filter(|m| m.conditions.kernel.is_some() || m.conditions.mix.is_some());
             let mut shown: Vec<&Measured<'_>> = shown.collect();
@@ -183,7 +184,7 @@ fn pictures(pattern: &str, measured: &[Measured<'_>]) -> Result<Vec<(String, Str
     Ok(pictures)
 }
 
-/// Table of all figures; columns without a figure are left out.
+/// Returns the table of all figures; columns without a figure are omitted.
 fn figures(measured: &[Measured<'_>]) -> Markup {
     let rows: Vec<_> = measured.iter().map(Measured::cells).collect();
     let columns: Vec<usize> =
@@ -256,7 +257,8 @@ mod tests {
         for pattern in ["load-latency", "chase", "gups", "stream", "mix"] {
             assert_eq!(page.matches(&format!("<section id=\"{pattern}\">")).count(), 1, "{pattern}");
         }
-        // The page has a curve, a histogram, and two pictures of bars; the checking pass has no picture.
+        // The page has a curve, a histogram, and two pictures of bars; the pass that checks all lines has no
+        // picture.
         assert_eq!(page.matches("<svg width").count(), 4, "{page}");
         assert!(page.contains("<h3>over &lt;port&gt;</h3>"));
         assert!(page.contains("<td>gups_port_r0</td>"));

@@ -1,32 +1,27 @@
-//! Curves of numbers, for pictures and JSON.
+//! Plots of several curves, for pictures and JSON.
 
 use serde::{Deserialize, Serialize};
 
 use super::units;
 
-/// Picture with one or several curves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plot {
-    /// Name of the access pattern, for example `gups`.
     pub pattern: String,
-    /// Title above the picture.
     pub title: String,
     /// Label, unit and scale of the horizontal axis.
     pub x: Scale,
     /// Label, unit and scale of the vertical axis.
     pub y: Scale,
-    /// Curves in the order of their colours.
+    /// Curves; the first has the first colour, and so on.
     pub curves: Vec<Curve>,
 }
 
-/// Label, unit and kind of an axis, linear or logarithmic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scale {
     /// Label of the axis, without its unit.
     pub label: String,
-    /// Unit of the values, which the ticks show.
+    /// Unit of the values, which the labels of the ticks contain.
     pub unit: AxisUnit,
-    /// True if the axis is logarithmic.
     pub logarithmic: bool,
 }
 
@@ -34,20 +29,17 @@ pub struct Scale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AxisUnit {
-    /// Times in nanoseconds.
     Ns,
-    /// Operations per second.
     OpsPerS,
-    /// Bytes per second.
     BytesPerS,
-    /// A fraction from 0 to 1.
+    /// Fraction from 0 to 1, shown in percent.
     Share,
     /// Multiples of a reference value.
     Times,
 }
 
 impl AxisUnit {
-    /// Text of `value` with this unit.
+    /// Formats `value` with this unit.
     pub(super) fn show(self, value: f64) -> String {
         units::brief(&match self {
             AxisUnit::Ns => units::time(value),
@@ -59,10 +51,8 @@ impl AxisUnit {
     }
 }
 
-/// Line through points in a plot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Name of the curve in the legend.
     pub name: String,
     /// Points, in the order in which they are joined.
     pub points: Vec<(f64, f64)>,

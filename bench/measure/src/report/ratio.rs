@@ -1,8 +1,9 @@
 //! Ratios of results to their limits.
 //!
-//! Virtual CPUs migrate within a run, so that the latency between two of them changes. Trials are therefore sorted into
-//! classes by the cache-line round trip between the cores. A ratio is the median of one class's numerators divided by
-//! the median of its denominators; the class is that with the most trials.
+//! Virtual CPUs migrate within a run, so that the latency between two of them changes. Trials are therefore
+//! sorted into classes by the cache-line round trip between the cores, and only trials of one class are
+//! compared, that with the most trials. A ratio is the median of the numerators in that class, divided by the
+//! median of the denominators.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,53 +11,48 @@ use super::expression::Quotient;
 use super::{Report, ReportError};
 use crate::machine::median;
 
-/// Round-trip times form two classes if the lowest time of the longer group is at least this multiple of the highest
-/// time of the shorter group.
+/// Minimum quotient of the shortest time in the far class and the longest time in the near class. If no two
+/// adjacent times are so far apart, all trials are of one class.
 const GAP: f64 = 1.5;
-/// Round trips below this many nanoseconds count as between near cores, however much shorter others are: two threads of
-/// one core take 40 ns, two adjacent cores 150 ns.
+/// Round trips below this many nanoseconds count as between near cores, however much shorter others are: two
+/// threads of one core take 40 ns, two adjacent cores 150 ns.
 pub(super) const NEAR_MAX_NS: f64 = 200.0;
 
-/// Ratio of a result to its limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// Text `a/b` or `a/(b+c)` with names of results.
+    /// Name of the form `a/b` or `a/(b+c)`, from names of results.
     pub name: String,
-    /// Statistic of the results that was divided.
     pub statistic: Statistic,
-    /// Quotient, where 1 means that the limit is reached.
+    /// Result divided by its limit: 1 means that the limit is reached.
     pub value: f64,
-    /// Difference of result and limit, in nanoseconds; absent for rates.
+    /// Result minus limit, in nanoseconds; absent for rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<f64>,
-    /// Class of the trials used; absent if all trials are of one class.
+    /// Class of the trials that were compared; absent if all trials are of one class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-    /// Number of trials of that class, of the operand with the fewest.
+    /// Number of trials in that class, of the operand with the fewest trials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trials: Option<usize>,
-    /// Target: an upper bound for times and costs, a lower bound for rates.
+    /// Target: an upper bound for latencies and costs, a lower bound for rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<f64>,
 }
 
-/// Statistic of results that a ratio divides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Statistic {
-    /// Median time.
+    /// Median time, in nanoseconds.
     P50,
-    /// 99th percentile.
+    /// 99th percentile of the times, in nanoseconds.
     P99,
-    /// Operations per second.
     OpsPerS,
-    /// Bytes per second.
     BytesPerS,
-    /// Bytes per operation.
+    /// Bytes per operation; for write-backs, bytes sent for each page.
     BytesPerOp,
 }
 
-/// Distance of the two cores in a trial.
+/// Class of trials by the distance of the two cores, or by its absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -64,12 +60,12 @@ pub enum Class {
     Near,
     /// Cache lines take clearly longer than in the near trials of the same run, and longer than between adjacent cores.
     Far,
-    /// All trials: no class has trials of all operands.
+    /// All trials, because no class has trials of all operands.
     Mixed,
 }
 
 impl Statistic {
-    /// Name of the statistic in JSON, in snake case.
+    /// Returns the name of the statistic in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::P50 => "p50",
@@ -80,14 +76,13 @@ impl Statistic {
         }
     }
 
-    /// True for times and costs, of which lower values are better.
+    /// Returns true for latencies and costs, of which lower values are better.
     pub(crate) fn is_cost(self) -> bool {
         matches!(self, Self::P50 | Self::P99 | Self::BytesPerOp)
     }
 }
 
 impl Class {
-    /// Name of the class in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
@@ -98,18 +93,20 @@ impl Class {
 }
 
 impl Ratio {
-    /// True if the target is reached; `None` without a target.
+    /// Returns true if the target is reached; `None` without a target.
     pub fn reached(&self) -> Option<bool> {
         self.target
             .map(|target| if self.statistic.is_cost() { self.value <= target } else { self.value >= target })
     }
 }
 
-/// Round-trip time between cores during a trial, and a value of the trial.
+/// Round-trip time between the cores during a trial, in nanoseconds, and the value of a statistic in that
+/// trial.
 type Point = (Option<f64>, f64);
 
 impl Report {
-    /// Computes the ratio `name` (`a/b` or `a/(b+c)`) from the results in the report and adds it.
+    /// Computes the ratio `name`, of the form `a/b` or `a/(b+c)`, from the results in the report, and adds
+    /// it.
     ///
     /// # Errors
     /// Returns [`ReportError`] when the name cannot be parsed, an operand was not measured, or the limit is zero.
@@ -122,8 +119,8 @@ impl Report {
         self.add_ratio_as(name, name, statistic, target)
     }
 
-    /// Computes a ratio from `expression` as [`add_ratio`](Self::add_ratio) does, and lists it as `name`: for a limit
-    /// measured several times in several shapes.
+    /// Computes a ratio from `expression` as [`add_ratio`](Self::add_ratio) does, but lists it under another
+    /// `name`. For a limit that was measured in several shapes, whose names differ from run to run.
     ///
     /// # Errors
     /// Returns the errors of [`add_ratio`](Self::add_ratio).
@@ -152,6 +149,7 @@ impl Report {
         };
         let sides = || std::iter::once(&above).chain(&below);
         let trials = |class| sides().map(|side| of_class(side, class).len()).min().unwrap_or(0);
+        // Of classes with equally many trials, the last in this list is taken.
         let class = [None, Some(Class::Far), Some(Class::Near)]
             .into_iter()
             .filter(|&class| trials(class) > 0)
@@ -170,7 +168,7 @@ impl Report {
         Ok(self.ratios.last().expect("one was just pushed"))
     }
 
-    /// Trials of a time or rate; a result without trials counts as one trial.
+    /// Returns the statistic in each trial of a result; a result without trials counts as one trial.
     fn points(&self, name: &str, statistic: Statistic) -> Option<Vec<Point>> {
         let points: Vec<Point> = match statistic {
             Statistic::P50 => self.result(name)?.trials.iter().map(|t| (t.bounce_ns, t.p50)).collect(),
@@ -198,8 +196,9 @@ impl Report {
         Some(vec![(None, whole)])
     }
 
-    /// Lowest round-trip time of the far class in nanoseconds; `None` if all trials are of one class. The widest gap
-    /// between adjacent times separates the classes, if it is wide enough. No time below [`NEAR_MAX_NS`] is far.
+    /// Returns the shortest round-trip time of the far class in nanoseconds; `None` if all trials are of one
+    /// class. The widest gap between adjacent times separates the classes, if it is wide enough. No time
+    /// below [`NEAR_MAX_NS`] is far.
     fn class_boundary(&self) -> Option<f64> {
         let times = self.results.iter().flat_map(|r| r.trials.iter().map(|t| t.bounce_ns));
         let rates = self.throughput.iter().flat_map(|r| r.trials.iter().map(|t| t.bounce_ns));
@@ -211,7 +210,7 @@ impl Report {
     }
 }
 
-/// True if the class of the cores changed between round trips of `before_ns` and `after_ns`.
+/// Returns true if the class of the cores changed between round trips of `before_ns` and `after_ns`.
 pub(super) fn moved(before_ns: f64, after_ns: f64) -> bool {
     let (short, long) = (before_ns.min(after_ns), before_ns.max(after_ns));
     long >= NEAR_MAX_NS && long >= GAP * short
@@ -232,7 +231,8 @@ mod tests {
     #[test]
     fn ratios_compare_trials_of_one_class() {
         let mut report = report();
-        // Near: 2400/2000. Far, with fewer trials: 3900/2600.
+        // The ratio of the near trials is 2400/2000. That of the far trials, of which there are fewer, is
+        // 3900/2600.
         report.results = vec![
             latency("echo64", &[(NEAR, 2000), (NEAR, 1900), (FAR, 2600), (NEAR, 2100)]),
             latency("read64", &[(NEAR, 2400), (FAR, 3900), (NEAR, 2500), (NEAR, 2300)]),
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn cores_beside_each_other_are_never_far() {
         let mut report = report();
-        // Near round trips of 60 to 142 ns, and one far round trip.
+        // The near class has round trips of 60 to 142 ns; the far class has a single trial.
         let near = [(Some(60.0), 10), (Some(138.0), 30), (Some(138.0), 30), (Some(142.0), 30)];
         report.results = vec![latency("a", &near), latency("b", &near)];
         let ratio = report.add_ratio("a/b", Statistic::P50, None).unwrap();

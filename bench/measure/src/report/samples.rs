@@ -1,70 +1,62 @@
 //! Measured times and their summary.
 //!
-//! Recording a time takes a few nanoseconds, outside the timed interval: it only changes the histogram of the current
-//! trial. [`Samples::end_trial`] records the trial's quantiles with the latency between cores, and adds the trial to
-//! the total.
+//! Recording a time takes a few nanoseconds, outside of the timed interval: it only changes the histogram of
+//! the current trial. [`Samples::end_trial`] keeps the trial's quantiles together with the latency between
+//! cores, and adds the trial to the histogram of the whole measurement.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::ratio::moved;
 
-/// Largest recorded value, in units of the histogram (100 s if the unit is a nanosecond); longer times count as this
-/// one.
+/// Maximum recorded value, in units of the histogram (100 s if the unit is a nanosecond); longer times count
+/// as this value.
 const LARGEST: u64 = 100_000_000_000;
-/// Significant decimal digits kept of each value.
+/// Number of significant decimal digits kept of each value.
 const DIGITS: u8 = 3;
-/// Ratio of the bounds of a bin in [`Latency::distribution`].
+/// Quotient of the bounds of a bin in [`Latency::distribution`].
 pub(super) const BIN: f64 = 1.02;
 
-/// Times of one measurement, over several trials.
+/// Times of one measurement over several trials, as histograms.
 #[derive(Debug, Clone)]
 pub struct Samples {
     name: String,
-    /// Histogram units per nanosecond: 1, or 1000 for times near the clock's resolution.
+    /// Histogram units in a nanosecond: 1, or 1000 for times near the clock's resolution.
     per_ns: u64,
     whole: Histogram<u64>,
     trial: Histogram<u64>,
     trials: Vec<LatencyTrial>,
 }
 
-/// Summary of a measurement's times.
+/// Summary of the times of one measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Name of the measurement, for example `read64`.
     pub name: String,
-    /// Unit of all times: always `ns`.
+    /// Unit of all times, always `ns`.
     pub unit: String,
-    /// Shortest time.
     pub count: u64,
-    /// Minimum.
     pub min: f64,
-    /// Arithmetic mean.
     pub mean: f64,
-    /// Median.
     pub p50: f64,
-    /// 90th percentile.
     pub p90: f64,
-    /// 99th percentile.
     pub p99: f64,
-    /// Longest time.
+    /// 99.9th percentile.
     pub p999: f64,
-    /// Maximum.
     pub max: f64,
-    /// Number and quantiles of the samples of each trial.
+    /// Number and quantiles of the samples in each trial, in nanoseconds like all times here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<LatencyTrial>,
-    /// Histogram for pictures: mean time and number of samples of each non-empty bin; bins are 2 % wide.
+    /// Histogram for pictures: mean time and number of samples of each non-empty bin. Bins are 2 % wide.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distribution: Vec<(f64, u64)>,
 }
 
-/// Summary of one trial of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencyTrial {
-    /// Cache-line round trip between the cores during the trial; see [`crate::machine::bounce_ns`].
+    /// Duration in nanoseconds of a cache-line round trip between the cores; see
+    /// [`crate::machine::bounce_ns`].
     pub bounce_ns: Option<f64>,
-    /// Number of samples of the trial.
     pub count: u64,
     /// Median of the trial in nanoseconds.
     pub p50: f64,
@@ -73,12 +65,12 @@ pub struct LatencyTrial {
 }
 
 impl Samples {
-    /// Samples of times in whole nanoseconds, up to 100 s.
+    /// Makes empty samples for times in whole nanoseconds, up to 100 s.
     pub fn new(name: &str) -> Self {
         Self::with_resolution(name, 1)
     }
 
-    /// Samples of short times, measured in batches: stored in picoseconds, up to 100 ms.
+    /// Makes empty samples for short times that are measured in batches: stored in picoseconds, up to 100 ms.
     pub fn fine(name: &str) -> Self {
         Self::with_resolution(name, 1000)
     }
@@ -88,19 +80,17 @@ impl Samples {
         Self { name: name.into(), per_ns, whole: empty.clone(), trial: empty, trials: Vec::new() }
     }
 
-    /// Name of the measurement, for example `read64`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Records the time of one operation, in nanoseconds.
     #[inline]
     pub fn record_ns(&mut self, time_ns: u64) {
         self.trial.saturating_record(time_ns.saturating_mul(self.per_ns));
     }
 
-    /// Records a batch of `operations` that together took `total_ns`, as one sample of their mean. The caller has
-    /// subtracted the cost of reading the clock. An empty batch records nothing.
+    /// Records a batch of `operations` that together took `total_ns`, as one sample of their mean. The caller
+    /// must have subtracted the cost of reading the clock. An empty batch records nothing.
     #[inline]
     pub fn record_batch(&mut self, total_ns: f64, operations: u64) {
         if operations > 0 {
@@ -116,25 +106,27 @@ impl Samples {
         self.end_trial(bounce_ns);
     }
 
-    /// Ends a trial made at this latency between cores. A trial without samples is not recorded.
+    /// Ends a trial and records its quantiles with this latency between cores. A trial without samples is not
+    /// recorded.
     pub fn end_trial(&mut self, bounce_ns: Option<f64>) {
         self.trials.extend(self.as_trial(&self.trial, bounce_ns));
         self.whole.add(&self.trial).expect("both histograms have the same bounds");
         self.trial.reset();
     }
 
-    /// Ends a trial with the cache-line round trips before and after it. If the class of the cores changed in between,
-    /// the samples are of both classes and are discarded.
+    /// Ends a trial with the cache-line round trips before and after it. If the class of the cores changed in
+    /// between, the samples are discarded, since they are of both classes.
     pub(crate) fn end_steady_trial(&mut self, before_ns: Option<f64>, after_ns: Option<f64>) {
         match (before_ns, after_ns) {
+            // The samples of both classes are mixed, and cannot be separated any more.
             (Some(before), Some(after)) if moved(before, after) => self.trial.reset(),
             (Some(before), Some(after)) => self.end_trial(Some((before + after) / 2.0)),
             _ => self.end_trial(None),
         }
     }
 
-    /// Summary of all samples, or `None` without samples. Samples after the last ended trial count as a trial with
-    /// unknown latency between cores.
+    /// Returns the summary of all samples, or `None` without samples. Samples after the last ended trial
+    /// count as a trial with unknown latency between cores.
     pub fn summary(&self) -> Option<Latency> {
         let mut trials = self.trials.clone();
         trials.extend(self.as_trial(&self.trial, None));
@@ -156,7 +148,7 @@ impl Samples {
         })
     }
 
-    /// Histogram of all samples, in whole nanoseconds.
+    /// Returns the histogram of all samples in whole nanoseconds, also if they are stored in picoseconds.
     pub(super) fn histogram_ns(&self) -> Histogram<u64> {
         let all = self.all();
         if self.per_ns == 1 {
@@ -207,12 +199,12 @@ impl Samples {
     }
 }
 
-/// Index of the bin for a time in nanoseconds; all times under a picosecond are in one bin.
+/// Returns the index of the bin for a time in nanoseconds; all times under a picosecond are in one bin.
 pub(super) fn bin_of(time_ns: f64) -> i32 {
     (time_ns.max(1e-3).ln() / BIN.ln()).floor() as i32
 }
 
-/// Rounds to a picosecond, below which digits are rounding errors.
+/// Rounds to a picosecond; further digits are rounding errors.
 fn round(time_ns: f64) -> f64 {
     (time_ns * 1e3).round() / 1e3
 }

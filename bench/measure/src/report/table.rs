@@ -1,11 +1,12 @@
-//! Reports as tables in a terminal.
+//! Reports as tables in a terminal, and comparisons of two reports.
 
 pub use cxloe_daemon::command_line::{Table, new_table};
 
 use super::{Ratio, Report, Statistic, units};
 
 impl Report {
-    /// Tables of the times, rates and ratios that the report has, after a line about machine and link.
+    /// Formats a line about machine and link, then tables of the latencies, rates, costs and ratios that the
+    /// report has.
     pub fn tables(&self) -> String {
         let mut parts = vec![self.headline()];
         if !self.results.is_empty() {
@@ -57,7 +58,7 @@ impl Report {
         parts.join("\n") + "\n"
     }
 
-    /// Line of text that describes machine and link.
+    /// Describes machine and link in one line.
     pub fn headline(&self) -> String {
         let (machine, link) = (&self.machine, &self.link);
         let bounce = machine
@@ -79,7 +80,8 @@ impl Report {
         )
     }
 
-    /// Text of the first ratio that has `name` as numerator and one of these statistics.
+    /// Formats the first ratio that divides `name` by a limit in one of these statistics; empty if there is
+    /// none.
     fn ratio_of(&self, name: &str, statistics: &[Statistic]) -> String {
         let is_of = |r: &&Ratio| {
             r.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
@@ -90,13 +92,13 @@ impl Report {
 }
 
 impl Ratio {
-    /// Difference of a time and its limit in nanoseconds, because ratios of short times do not show it; empty for
-    /// rates.
+    /// Formats the difference of a latency and its limit in nanoseconds, which a ratio of short times does
+    /// not show; empty for rates.
     pub(super) fn over_text(&self) -> String {
         self.over.map_or_else(String::new, |ns| format!("{ns:+.0} ns"))
     }
 
-    /// Text of the target and whether it is reached; empty without a target.
+    /// Formats the target and whether it is reached; empty without a target.
     pub(super) fn target_text(&self) -> String {
         let Some(target) = self.target else { return String::new() };
         let sign = if self.statistic.is_cost() { '≤' } else { '≥' };
@@ -104,14 +106,14 @@ impl Ratio {
         format!("{sign} {target:.2} {mark}")
     }
 
-    /// Number and class of the trials that the ratio uses.
+    /// Formats the number and the class of the trials that the ratio compares.
     pub(super) fn trials_text(&self) -> String {
         let count = self.trials.map_or_else(String::new, |n| n.to_string());
         self.class.map_or(count.clone(), |class| format!("{count} {}", class.name()).trim().to_owned())
     }
 }
 
-/// Comparison of two runs as text: the results of both, and the changes from `old` to `new`.
+/// Compares two runs in tables: the results of both, and the relative changes from `old` to `new`.
 pub fn comparison(old: &Report, new: &Report) -> String {
     let change = |old: f64, new: f64| {
         if old > 0.0 { format!("{:+.1} %", 100.0 * (new / old - 1.0)) } else { "-".into() }

@@ -1,22 +1,22 @@
-//! Numbers for readers: three digits and a unit.
+//! Numbers for people: three significant digits and a unit.
 
-/// Text of a time given in nanoseconds.
+/// Formats a time given in nanoseconds.
 pub fn time(ns: f64) -> String {
     scaled(ns, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
 }
 
-/// Text of a rate in operations per second.
+/// Formats a rate in operations per second.
 pub fn operations(per_s: f64) -> String {
     scaled(per_s, &[(1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")])
 }
 
-/// Text of a rate in bytes per second, with units that are powers of 1024.
+/// Formats a rate in bytes per second, with units that are powers of 1024.
 pub fn bytes(per_s: f64) -> String {
     const KI: f64 = 1024.0;
     scaled(per_s, &[(KI * KI * KI, "GiB/s"), (KI * KI, "MiB/s"), (KI, "KiB/s"), (1.0, "B/s")])
 }
 
-/// Text of a number with spaces between its thousands.
+/// Formats a number with narrow spaces between the groups of three digits.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -29,7 +29,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// Text of a number and its unit, without trailing zeros of the decimals: for ticks of an axis.
+/// Removes the trailing zeros of the decimals from a number with a unit, for labels of ticks.
 pub fn brief(text: &str) -> String {
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {
@@ -39,7 +39,7 @@ pub fn brief(text: &str) -> String {
     }
 }
 
-/// Text in the first unit in which the rounded number is at least 1, else in the last.
+/// Formats a value in the largest unit in which the rounded number is at least 1, else in the smallest unit.
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     let fits = |unit: &&(f64, &str)| value.abs() / unit.0 >= 0.9995;
     let Some(&(size, name)) = units.iter().find(fits).or(units.last()) else { return value.to_string() };

@@ -1,5 +1,5 @@
-//! Common parts of the figures' pictures: white ground, title, points with their spread, named lines, and a text below
-//! that describes the model.
+//! Parts that the pictures of both figures share: white ground, title, points with their spread, named lines,
+//! and a description of the model below.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -7,12 +7,12 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::{Model, Spread, sweep};
 use cxloe_measure::report::chart::{self, Area, Axis, Drawn, INK};
 
-/// Height of a caption line, in pixels.
+/// Height of a line of text below the picture, in pixels.
 const LINE: i32 = 25;
 const SMALL: f64 = 19.0;
 
-/// Picture with a title above the area for `draw`, and the model's description below. `height` excludes the
-/// description.
+/// Draws a picture with a title, then what `draw` draws below it, then `definitions` and the model's
+/// description. `height` excludes these last lines.
 pub(super) fn figure(
     title: &str,
     height: i32,
@@ -33,7 +33,7 @@ pub(super) fn figure(
     })
 }
 
-/// Lines of text that describe the model.
+/// Returns the lines of text that describe the model.
 fn description(model: &Model) -> Vec<String> {
     let us = |time: std::time::Duration| time.as_nanos() as f64 / 1000.0;
     vec![
@@ -60,8 +60,8 @@ fn description(model: &Model) -> Vec<String> {
     ]
 }
 
-/// Draws both axes with a grid in steps, and their names: the name of `x` at the lower right, the name of `y` at the
-/// upper left.
+/// Draws both axes with grid lines at multiples of the steps, and the names of the axes: that of `x` at the
+/// lower right, that of `y` at the upper left.
 pub(super) fn axes(
     area: &Area,
     (x, x_step, x_name): (&Axis, f64, &str),
@@ -79,12 +79,12 @@ pub(super) fn axes(
     small(area, y_name, (x.pixels.0, y.pixels.1 - 28), HPos::Left)
 }
 
-/// Draws text in the size of captions.
 pub(super) fn small(area: &Area, words: &str, at: (i32, i32), horizontal: HPos) -> Drawn {
     chart::sized_text(area, words, SMALL, at, horizontal, VPos::Top)
 }
 
-/// Draws means joined by a line, each with its spread as a vertical bar.
+/// Draws means as points joined by a line, each with its spread as a vertical bar; `shift` moves them to the
+/// right, so that the bars of two lines do not overlap.
 pub(super) fn points(
     area: &Area,
     (x, y): (&Axis, &Axis),
@@ -103,7 +103,7 @@ pub(super) fn points(
     Ok(())
 }
 
-/// Draws the names of lines, one below the other, each after a sample of its line.
+/// Draws the names of lines, one below the other, each after a piece of the line.
 pub(super) fn legend(area: &Area, names: &[(String, RGBColor)], (left, top): (i32, i32)) -> Drawn {
     for (row, (name, colour)) in (0..).zip(names) {
         let y = top + row * LINE;
@@ -113,7 +113,7 @@ pub(super) fn legend(area: &Area, names: &[(String, RGBColor)], (left, top): (i3
     Ok(())
 }
 
-/// Draws a horizontal line at a rate that the paper states.
+/// Draws a dashed horizontal line at a rate that the paper states.
 pub(super) fn mark(area: &Area, (x, y): (&Axis, &Axis), rate: f64) -> Drawn {
     let (left, right) = x.pixels;
     for from in (left..right).step_by(14) {

@@ -1,5 +1,5 @@
-//! The memory node's receive FIFO: entries arrive one by one, a reader removes them, and PFC frames are sent while the
-//! number of entries exceeds the threshold.
+//! The memory node's receive FIFO: entries arrive one by one, a reader removes them, and PFC frames are sent
+//! while the number of entries exceeds the threshold.
 //!
 //! Only an arrival makes the FIFO fuller, so the threshold is checked at each arrival, after the reader has removed the
 //! entries due since the previous one.
@@ -20,9 +20,9 @@ pub(super) struct Fifo {
     stalls: Stalls,
     /// Arrival times of the entries, oldest first.
     entries: VecDeque<Ps>,
-    /// Time at which the reader finishes the last entry it took.
+    /// Time at which the reader finishes the last entry that it has begun.
     reader_free: Ps,
-    /// Time of the last PFC frame; `None` while the threshold is not exceeded.
+    /// Time of the last PFC frame; `None` since the number of entries last fell to the threshold.
     signalled_at: Option<Ps>,
     peak: usize,
 }
@@ -45,6 +45,7 @@ impl Fifo {
 
     /// Adds an entry at the time `now`. Returns true if a PFC frame is sent.
     pub fn push(&mut self, now: Ps) -> bool {
+        // The reader's progress since the previous arrival is computed only now.
         while self.take(now) {}
         if self.entries.len() <= self.threshold {
             self.signalled_at = None;
@@ -59,13 +60,14 @@ impl Fifo {
         true
     }
 
-    /// Largest number of entries so far.
+    /// Returns the maximum number of entries so far.
     pub fn peak(&self) -> usize {
         self.peak
     }
 
-    /// Removes the next entry if the reader has finished it by `now`; returns false if not. The reader starts an entry
-    /// when a whole window of entries has arrived after it, or when the entry has waited long enough.
+    /// Removes the oldest entry if the reader has finished it by `now`, else returns false. The reader begins
+    /// an entry when a whole window of entries has arrived after it, or when the entry has waited for
+    /// `patience`.
     fn take(&mut self, now: Ps) -> bool {
         let Some(&oldest) = self.entries.front() else { return false };
         let followed = self.entries.get(self.window).copied().unwrap_or(Ps::NEVER);
@@ -83,7 +85,7 @@ impl Fifo {
     }
 }
 
-/// Times at which the reader stalls.
+/// Periods in which the reader stalls, at random distances; `from` is the start of the present or next one.
 struct Stalls {
     random: Random,
     from: Ps,
@@ -100,13 +102,14 @@ impl Stalls {
         stalls
     }
 
-    /// Random time from the start of one stall to the start of the next.
+    /// Returns a random time from the start of one stall to the start of the next.
     fn draw(&mut self) -> Ps {
         let (least, most) = self.gap;
         least + Ps(self.random.below((most - least).0 + 1))
     }
 
-    /// Earliest time from `at` on at which the reader does not stall. `at` never decreases.
+    /// Returns the earliest time from `at` on at which the reader does not stall. `at` must not decrease from
+    /// call to call.
     fn after(&mut self, at: Ps) -> Ps {
         while at >= self.from + self.length {
             self.from = self.from + self.draw();
@@ -123,13 +126,15 @@ mod tests {
 
     const NS: u64 = 1000;
 
-    /// Model whose reader takes 4 ns for an entry, has no window, and stalls from 10 to 11 microseconds.
+    /// Returns a model whose reader takes 4 ns for an entry, has no window, and stalls from 10 to 11
+    /// microseconds.
     fn model() -> Model {
         let us = Duration::from_micros;
         Model { window: 0, stall: us(1), stall_gap_min: us(10), stall_gap_max: us(10), ..Model::default() }
     }
 
-    /// Adds an entry every `every` nanoseconds from `from` to `until`; returns the times of PFC frames.
+    /// Adds an entry every `every` nanoseconds from `from` until `until`; returns the times of PFC frames in
+    /// nanoseconds.
     fn fill(fifo: &mut Fifo, every: u64, from: u64, until: u64) -> Vec<u64> {
         (from..until).step_by(every as usize).filter(|ns| fifo.push(Ps(ns * NS))).collect()
     }
@@ -146,7 +151,8 @@ mod tests {
         let mut fifo = Fifo::new(&model(), 1000, 1);
         fill(&mut fifo, 10, 0, 11_000);
         assert_eq!(fifo.peak(), 100, "one in 10 ns for a microsecond");
-        // Each is removed in 4 ns, while one arrives every 10 ns: 100 entries are gone after 667 ns.
+        // The reader removes an entry in 4 ns, while one arrives every 10 ns: 100 entries are gone after 667
+        // ns.
         fill(&mut fifo, 10, 11_000, 11_700);
         assert!(fifo.entries.len() <= 2, "{} left", fifo.entries.len());
         assert!(fifo.peak() <= 101);

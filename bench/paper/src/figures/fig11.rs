@@ -1,4 +1,4 @@
-//! Fig. 11: the first and the final stable rate by threshold of the FIFO.
+//! Fig. 11: first and final stable rate of a sender against the FIFO threshold for PFC frames.
 
 use plotters::style::text_anchor::HPos;
 use serde::Serialize;
@@ -9,42 +9,40 @@ use cxloe_measure::report::chart::{self, Axis};
 use cxloe_measure::report::table::new_table;
 use cxloe_measure::report::{ReportError, csv};
 
-/// Average difference of first and final stable rate in the paper, in percent.
+/// Average difference between first and final stable rate in the paper, in percent.
 const PAPER_DIFFERENCE: f64 = 7.0;
-/// Threshold in the paper at which no PFC frame is sent, in entries.
+/// Threshold in entries at which the paper sees no PFC frame.
 const PAPER_QUIET: u32 = 105;
 
-/// Rates by threshold, from 5 to 120 entries in steps of 5, at an initial rate of 100 Gbit/s.
+/// Rates over the threshold, from 5 to 120 entries in steps of 5, at an initial rate of 100 Gbit/s.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fig11 {
-    /// Parameters of the simulated link.
     pub model: Model,
-    /// Results by threshold, in ascending order.
+    /// Results, in ascending order of the threshold.
     pub points: Vec<ThresholdPoint>,
-    /// Difference of first and final stable rate in percent of the final rate, averaged over all thresholds with PFC
-    /// frames; the spread is over the seeds.
+    /// Difference between first and final stable rate in percent of the final rate, averaged over all
+    /// thresholds with PFC frames; the spread is over the seeds.
     pub difference_percent: Option<Spread>,
 }
 
 /// Result at one threshold. Rates are in Gbit/s.
 #[derive(Clone, Debug, Serialize)]
 pub struct ThresholdPoint {
-    /// Threshold of the FIFO, in entries.
     pub threshold: u32,
     /// First stable rate after a PFC frame; `None` without a PFC frame.
     pub first: Option<Spread>,
     /// Rate averaged over the last part of the run.
     pub last: Spread,
-    /// Difference of the first and the final rate in percent of the final rate: mean over the seeds.
+    /// Difference between the first and the final rate in percent of the final rate, as the mean over the
+    /// seeds.
     pub difference_percent: Option<f64>,
-    /// Number of PFC frames, summed over all seeds.
+    /// Number of PFC frames of all seeds together.
     pub pfc: u64,
-    /// Largest number of entries in the FIFO, over all seeds.
+    /// Maximum number of entries in the FIFO with any seed.
     pub peak: usize,
 }
 
 impl Fig11 {
-    /// Simulates all points with all seeds.
     pub fn simulate(model: &Model) -> Fig11 {
         let thresholds: Vec<u32> = (5..=120).step_by(5).collect();
         let plan: Vec<_> = thresholds.iter().map(|&threshold| (threshold, model.link)).collect();
@@ -67,13 +65,13 @@ impl Fig11 {
         }
     }
 
-    /// Lowest threshold at which no PFC frame was sent with any seed, in entries.
+    /// Returns the lowest threshold, in entries, from which on no seed has a PFC frame.
     pub fn quiet_from(&self) -> Option<u32> {
         let loud = self.points.iter().rposition(|point| point.pfc > 0).map_or(0, |last| last + 1);
         self.points.get(loud).map(|point| point.threshold)
     }
 
-    /// Text table of the points, with findings.
+    /// Formats the points as a table for a terminal, with the findings below.
     pub fn table(&self) -> String {
         let header = ["threshold", "PFC frames", "peak", "first Gbit/s", "final Gbit/s", "difference"];
         let mut table = new_table(header);
@@ -110,7 +108,7 @@ impl Fig11 {
         ]
     }
 
-    /// Comma-separated values: one line for each threshold, rates in Gbit/s.
+    /// Formats the points as comma-separated values: one line for each threshold, rates in Gbit/s.
     pub fn csv(&self) -> String {
         let heads = "threshold pfc_frames peak_entries first first_min first_max final final_min final_max \
                      difference_percent";
@@ -130,10 +128,10 @@ impl Fig11 {
         csv::text(std::iter::once(heads).chain(self.points.iter().map(row)))
     }
 
-    /// Picture of the figure, as SVG.
+    /// Draws the figure as SVG.
     ///
     /// # Errors
-    /// Returns [`ReportError::Picture`] when it cannot be drawn.
+    /// Returns [`ReportError::Picture`] when the figure cannot be drawn.
     pub fn svg(&self) -> Result<String, ReportError> {
         let findings = self.findings();
         let definitions = [
@@ -184,7 +182,8 @@ impl ThresholdPoint {
     }
 }
 
-/// Difference of the first and the final rate in percent of the final rate; `None` without a first rate.
+/// Returns the difference between the first and the final rate in percent of the final rate; `None` without a
+/// first rate.
 fn difference(run: &Run) -> Option<f64> {
     run.first.map(|first| 100.0 * (first - run.last).abs() / run.last)
 }

@@ -1,4 +1,4 @@
-//! Fig. 12: the final stable rate by initial rate of the link, with a threshold of 50 entries.
+//! Fig. 12: final stable rate over the initial rate of the link, with a threshold of 50 entries.
 
 use cxloe_cc::GBIT;
 use plotters::element::PathElement;
@@ -12,22 +12,21 @@ use cxloe_measure::report::chart::{self, Axis};
 use cxloe_measure::report::table::new_table;
 use cxloe_measure::report::{ReportError, csv};
 
-/// Threshold in the paper, in entries.
+/// Threshold of Fig. 12 in the paper, in entries.
 const THRESHOLD: u32 = 50;
 /// Range of the final rates in the paper, in Gbit/s.
 const PAPER_RATES: (f64, f64) = (41.0, 42.0);
-/// Initial rates in Gbit/s of the runs whose rate over time is drawn; and the drawn time, in microseconds.
+/// Initial rates, in Gbit/s, of the runs whose rate over time is drawn.
 const TRACED: [u64; 4] = [10, 40, 70, 100];
+/// Part of those runs that is drawn, in microseconds from the start.
 const TRACED_US: f64 = 3000.0;
 
-/// Rates by initial rate, from 10 to 100 Gbit/s in steps of 10.
+/// Final rates over the initial rate, from 10 to 100 Gbit/s in steps of 10.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fig12 {
-    /// Parameters of the simulated link.
     pub model: Model,
-    /// Threshold of the FIFO, in entries.
     pub threshold: u32,
-    /// Results by initial rate, in ascending order.
+    /// Results, in ascending order of the initial rate.
     pub points: Vec<InitialPoint>,
     /// Rate of the controller over time, for a few initial rates, with the first seed.
     pub traces: Vec<Trace>,
@@ -40,21 +39,19 @@ pub struct InitialPoint {
     pub initial: u64,
     /// Rate averaged over the last part of the run.
     pub last: Spread,
-    /// Number of PFC frames, summed over all seeds.
+    /// Number of PFC frames of all seeds together.
     pub pfc: u64,
 }
 
-/// Rate of the controller over time in one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trace {
     /// Rate of the controller at the start, in Gbit/s.
     pub initial: u64,
-    /// Times (microseconds) at which the rate changes, and the rates (Gbit/s) from then on.
+    /// Times in microseconds at which the rate changes, each with the rate in Gbit/s from then on.
     pub rates: Vec<(f64, f64)>,
 }
 
 impl Fig12 {
-    /// Simulates all points with all seeds.
     pub fn simulate(model: &Model) -> Fig12 {
         let initial: Vec<u64> = (10..=100).step_by(10).collect();
         let plan: Vec<_> = initial.iter().map(|rate| (THRESHOLD, rate * GBIT)).collect();
@@ -76,17 +73,17 @@ impl Fig12 {
         }
     }
 
-    /// Mean and spread of the points' final rates, in Gbit/s.
+    /// Returns mean and spread of the points' final rates, in Gbit/s.
     pub fn rates(&self) -> Option<Spread> {
         Spread::of(&self.points.iter().map(|point| point.last.mean).collect::<Vec<_>>())
     }
 
-    /// Difference of the highest and the lowest final rate, in percent of their mean.
+    /// Returns the difference between the highest and the lowest final rate, in percent of their mean.
     pub fn spread_percent(&self) -> Option<f64> {
         self.rates().map(|rates| 100.0 * (rates.max - rates.min) / rates.mean)
     }
 
-    /// Text table of the points, with findings.
+    /// Formats the points as a table for a terminal, with the findings below.
     pub fn table(&self) -> String {
         let mut table = new_table(["initial Gbit/s", "PFC frames", "final Gbit/s"]);
         for point in &self.points {
@@ -105,7 +102,7 @@ impl Fig12 {
         )
     }
 
-    /// Comma-separated values: one line for each initial rate, rates in Gbit/s.
+    /// Formats the points as comma-separated values: one line for each initial rate, rates in Gbit/s.
     pub fn csv(&self) -> String {
         let row = |InitialPoint { initial, last, pfc }: &InitialPoint| {
             let mut cells = vec![initial.to_string(), pfc.to_string()];
@@ -116,10 +113,10 @@ impl Fig12 {
         csv::text(std::iter::once(heads).chain(self.points.iter().map(row)))
     }
 
-    /// Picture as SVG: the final rates above, the rates over time of some runs below.
+    /// Draws the figure as SVG: the final rates above, the rates over time of some runs below.
     ///
     /// # Errors
-    /// Returns [`ReportError::Picture`] when it cannot be drawn.
+    /// Returns [`ReportError::Picture`] when the figure cannot be drawn.
     pub fn svg(&self) -> Result<String, ReportError> {
         let findings = self.findings();
         let definitions = [
@@ -165,7 +162,8 @@ impl Trace {
         Trace { initial, rates }
     }
 
-    /// Corners of the step line: the rate is constant between changes, and from the last change to `end`.
+    /// Returns the corners of the step line: the rate is constant between changes, and from the last change
+    /// to `end`.
     fn steps(&self, end: f64) -> impl Iterator<Item = (f64, f64)> {
         let until = self.rates.iter().skip(1).map(|(time, _)| *time).chain([end]);
         self.rates.iter().zip(until).flat_map(|(&(from, rate), until)| [(from, rate), (until, rate)])

@@ -7,18 +7,18 @@ use serde::Serialize;
 
 use super::time::Ps;
 
-/// Parameters of the simulated link. The figures are drawn with [`Model::default`]; the module's documentation gives
-/// the source of each value.
+/// Parameters of the simulated link. The figures are drawn with [`Model::default`]; the documentation of this
+/// module gives the source of each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Model {
     /// Rate of the link in bits per second, for all bytes of a slot.
     pub link: BitsPerSecond,
-    /// Bytes that one entry of the FIFO takes on the wire, and so of the token bucket.
+    /// Number of bytes that one entry of the FIFO takes on the wire, and removes from the token bucket.
     pub slot_bytes: u64,
     /// Delay from the moment the threshold is exceeded until the controller receives the PFC frame.
     #[serde(serialize_with = "nanoseconds", rename = "feedback_ns")]
     pub feedback: Duration,
-    /// Interval of repeated PFC frames while the FIFO stays above its threshold.
+    /// Interval between PFC frames while the number of entries stays above the threshold.
     #[serde(serialize_with = "nanoseconds", rename = "repeat_ns")]
     pub repeat: Duration,
     /// Time that the reader takes for one entry.
@@ -29,13 +29,14 @@ pub struct Model {
     /// Time after which the reader takes an entry without a full window.
     #[serde(serialize_with = "nanoseconds", rename = "patience_ns")]
     pub patience: Duration,
-    /// Length of a stall of the reader.
+    /// Length of each stall of the reader.
     #[serde(serialize_with = "nanoseconds", rename = "stall_ns")]
     pub stall: Duration,
     /// Shortest time from the start of one stall to the start of the next.
     #[serde(serialize_with = "nanoseconds", rename = "stall_gap_min_ns")]
     pub stall_gap_min: Duration,
-    /// Longest time from the start of one stall to the start of the next; times between are uniformly distributed.
+    /// Longest time from the start of one stall to the start of the next; the times are uniformly
+    /// distributed.
     #[serde(serialize_with = "nanoseconds", rename = "stall_gap_max_ns")]
     pub stall_gap_max: Duration,
 }
@@ -59,12 +60,12 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Configuration of the controller: the paper's times on this link.
+    /// Returns the configuration of the controller for this link, with the paper's times.
     pub fn controller(&self) -> Config {
         Config::for_link(self.link)
     }
 
-    /// Time for which one slot occupies the wire.
+    /// Returns the time for which one slot occupies the wire.
     pub(super) fn slot(&self) -> Ps {
         Ps((u128::from(self.slot_bytes) * 8 * 1_000_000_000_000 / u128::from(self.link)) as u64)
     }

@@ -1,4 +1,5 @@
-//! One run: a sender that always has data, the wire, the FIFO, and the return path of the PFC frames.
+//! One simulated run: a sender that always has data, the wire, the FIFO, and the return path of the PFC
+//! frames.
 //!
 //! ```text
 //!   Controller --rate--> TokenBucket --> wire, a slot at a time --> Fifo --> reader
@@ -15,34 +16,31 @@ use super::fifo::Fifo;
 use super::model::Model;
 use super::time::Ps;
 
-/// Parameters of one simulated run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Threshold in entries above which PFC frames are sent.
     pub threshold: u32,
     /// Rate of the controller at the start.
     pub initial: BitsPerSecond,
-    /// Simulated length of the run.
     pub length: Duration,
-    /// Time from the start after which the final rate is averaged.
+    /// Time from the start of the run after which the final rate is averaged.
     pub settled: Duration,
     /// Seed of the times between the reader's stalls.
     pub seed: u64,
 }
 
-/// Rates, PFC frames and peak of one simulated run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Rate of the controller when it first became stable after a PFC frame, in bits per second; `None` if no PFC frame
-    /// slowed it down, or it never became stable again.
+    /// Rate of the controller when it first became stable after a PFC frame, in bits per second; `None` if no
+    /// PFC frame slowed the controller down, or if it never became stable again.
     pub first: Option<f64>,
-    /// Rate of arrivals between [`Plan::settled`] and the end, in bits per second.
+    /// Rate of arrivals between [`Plan::settled`] and the end of the run, in bits per second.
     pub last: f64,
-    /// Number of PFC frames.
     pub pfc: u64,
-    /// Largest number of entries in the FIFO.
+    /// Maximum number of entries in the FIFO.
     pub peak: usize,
-    /// Changes of the controller's rate: the time of each and the rate from then on; the first is at 0.
+    /// Changes of the controller's rate, the first at 0: the time of each, and the rate from then on in bits
+    /// per second.
     pub rates: Vec<(Duration, BitsPerSecond)>,
 }
 
@@ -63,11 +61,11 @@ struct Simulation<'m> {
     controller: Controller,
     bucket: TokenBucket,
     fifo: Fifo,
-    /// Arrival times at the controller of PFC frames in flight.
+    /// Times at which PFC frames in flight reach the controller, earliest first.
     feedback: VecDeque<Ps>,
     /// Time at which the wire becomes free for the next slot.
     wire_free: Ps,
-    /// Time at which the bucket permits the next frame.
+    /// Time at which the token bucket permits the next frame.
     ready: Ps,
     slot: Ps,
     congested: bool,
@@ -80,8 +78,8 @@ struct Simulation<'m> {
 impl<'m> Simulation<'m> {
     fn new(model: &'m Model, plan: &Plan) -> Simulation<'m> {
         let controller = Controller::starting_at(model.controller(), plan.initial, Duration::ZERO);
-        // The bucket has room for two frames: times are rounded to nanoseconds, which sometimes delays a frame, and the
-        // next frame compensates.
+        // The bucket has room for two frames. Its times are rounded to nanoseconds, which sometimes delays a
+        // frame; the next frame is then sent that much earlier.
         let bucket = TokenBucket::new(controller.rate(), 2 * model.slot_bytes, Duration::ZERO);
         Simulation {
             model,
@@ -103,7 +101,8 @@ impl<'m> Simulation<'m> {
         }
     }
 
-    /// Processes the next event; returns false at the end.
+    /// Processes the next event: a PFC frame at the controller, the controller's timer, or a frame to send.
+    /// Returns false at the end of the run.
     fn step(&mut self) -> bool {
         let send = self.ready.max(self.wire_free);
         let heard = self.feedback.front().copied().unwrap_or(Ps::NEVER);
@@ -128,7 +127,8 @@ impl<'m> Simulation<'m> {
         true
     }
 
-    /// Sets the bucket's rate to the controller's, and recomputes the time at which the bucket permits the next frame.
+    /// Sets the bucket's rate to the controller's. The bucket then computes anew when it permits the next
+    /// frame.
     fn adopt(&mut self, now: Ps) {
         let rate = self.controller.rate();
         if self.rates.last().is_some_and(|(_, last)| *last != rate) {
@@ -138,7 +138,7 @@ impl<'m> Simulation<'m> {
         }
     }
 
-    /// Sends a frame if the bucket permits it; its slot occupies the wire for one slot time.
+    /// Sends a frame if the bucket permits one; the frame occupies the wire for one slot time.
     fn send(&mut self, now: Ps) {
         match self.bucket.take(self.model.slot_bytes, now.floor()) {
             Err(again) => self.ready = again.into(),
@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn below_it_the_bucket_sets_the_pace() {
-        // The rate is stable for 200 us and then rises every 40 us: it is 30 Gbit/s until 240 us.
+        // The controller keeps the rate for 200 us and then raises it every 40 us, so it is 30 Gbit/s until
+        // 240 us.
         let plan = Plan { length: 240 * US, ..plan(512, 30 * GBIT) };
         let run = Run::new(&Model::default(), &plan);
         assert!((29.9e9..30.1e9).contains(&run.last), "{}", run.last);
@@ -205,8 +206,8 @@ mod tests {
             repeat: us(50),
             ..Model::default()
         };
-        // The stall starts at 100 us; the entry that exceeds the threshold arrives 51 slots of 9.04 ns later, plus or
-        // minus one.
+        // The stall starts at 100 us. The entry that exceeds the threshold arrives 51 slots of 9.04 ns later,
+        // plus or minus one slot.
         let run = Run::new(&model, &plan(50, 100 * GBIT));
         let (at, rate) = run.rates[1];
         assert_eq!(rate, 50 * GBIT);

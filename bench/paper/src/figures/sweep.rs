@@ -1,5 +1,5 @@
-//! Sweeps: every point of a figure is run with every seed, on all cores of the machine, and the results are put in
-//! order.
+//! Sweeps: every point of a figure is run with every seed, on all cores of the machine. The results come in
+//! the order of the points, whichever run ends first.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,25 +12,21 @@ use super::{Model, Plan, Run};
 
 /// Seeds with which each point is run.
 pub(super) const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
-/// Simulated length of each run.
+/// Simulated length of each run, long enough to average several milliseconds of the final rate.
 const LENGTH: Duration = Duration::from_millis(12);
-/// Simulated time after which the rate has converged and is averaged. From 10 Gbit/s, 32 increments and the
-/// controller's first stable interval take 1.5 ms.
+/// Simulated time after which the rate has converged, so that it is averaged from then on. From 10 Gbit/s, 32
+/// increments and the controller's first stable interval take 1.5 ms.
 const SETTLED: Duration = Duration::from_millis(3);
 
-/// Mean, minimum and maximum of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Arithmetic mean.
     pub mean: f64,
-    /// Smallest of the numbers.
     pub min: f64,
-    /// Largest of the numbers.
     pub max: f64,
 }
 
 impl Spread {
-    /// The spread of `numbers`; `None` without numbers.
+    /// Computes mean, minimum and maximum of `numbers`; `None` without numbers.
     pub fn of(numbers: &[f64]) -> Option<Spread> {
         (!numbers.is_empty()).then(|| Spread {
             mean: numbers.iter().sum::<f64>() / numbers.len() as f64,
@@ -39,7 +35,7 @@ impl Spread {
         })
     }
 
-    /// Text with two decimals, as in `41.25 (40.93 - 41.60)`.
+    /// Formats the numbers with two decimals, as in `41.25 (40.93 - 41.60)`.
     pub(super) fn text(&self) -> String {
         format!("{:.2} ({:.2} - {:.2})", self.mean, self.min, self.max)
     }
@@ -70,12 +66,12 @@ pub(super) fn sweep(model: &Model, points: &[(u32, BitsPerSecond)]) -> Vec<Vec<R
         }
     });
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // The threads finish their runs in any order.
     done.sort_by_key(|(index, _)| *index);
     let mut runs = done.into_iter().map(|(_, run)| run);
     points.iter().map(|_| runs.by_ref().take(SEEDS.count()).collect()).collect()
 }
 
-/// Converts bits per second to Gbit/s.
 pub(super) fn gbit(bits_per_s: f64) -> f64 {
     bits_per_s / 1e9
 }

@@ -1,4 +1,5 @@
-//! Simulated time in whole picoseconds: at 100 Gbit/s a byte takes 80 ps, so that the time of a slot needs no rounding.
+//! Simulated time in whole picoseconds. At 100 Gbit/s a byte takes 80 ps, so that the time of a slot needs no
+//! rounding.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -11,13 +12,14 @@ impl Ps {
     pub const ZERO: Ps = Ps(0);
     pub const NEVER: Ps = Ps(u64::MAX);
 
-    /// Time rounded down to a nanosecond, the unit in which the controller and the bucket count.
+    /// Returns the time rounded down to a nanosecond, the unit in which the controller and the token bucket
+    /// count.
     pub fn floor(self) -> Duration {
         Duration::from_nanos(self.0 / 1000)
     }
 }
 
-/// [`Duration::MAX`] and durations out of range become [`Ps::NEVER`].
+/// Converts a duration; [`Duration::MAX`] and durations beyond the range become [`Ps::NEVER`].
 impl From<Duration> for Ps {
     fn from(time: Duration) -> Ps {
         Ps(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).saturating_mul(1000))

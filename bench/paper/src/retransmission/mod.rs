@@ -5,10 +5,10 @@
 //!   operations --> compute node -- 100 Gbit/s, 2 us, loses frames --> memory node --> memory
 //! ```
 //!
-//! The protocol's ends are the released sessions; those of Go-Back-N are a model with the protocol's frames and timers,
-//! its probes of silence included, so that only the scheme differs. Time is virtual, so a run depends on its settings
-//! alone. Passes over a set of pages write and read alternately, with 128 bursts in flight like a line port, and every
-//! byte read is compared.
+//! The protocol's ends are the released sessions. Those of Go-Back-N are a model with the protocol's frames
+//! and timers, the actions after a silence included, so that only the scheme differs. Time is virtual, so
+//! that a run depends on its settings alone. Passes over a set of pages write and read alternately, with 128
+//! bursts in flight as by a line port, and every byte read is compared.
 //!
 //! | module | |
 //! |---|---|
@@ -37,21 +37,22 @@ use session::Session;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// Pages in a pass; so many that all operations on a page have ended long before the next pass reaches it.
+/// Number of pages in a pass, so large that all operations on a page have ended long before the next pass
+/// reaches it.
 const PAGES: u64 = 1024;
 const PAGE: usize = 4096;
-/// Lines of a burst, as many as fit MTU 1500.
+/// Number of lines in a burst, the maximum for MTU 1500.
 const LINES: usize = 23;
 const BURST: usize = LINES * LINE_SIZE;
-/// Number of bursts in flight.
+/// Number of bursts in flight, equal to that of a line port.
 const DEPTH: u64 = 128;
 const STREAMS: u8 = 4;
 /// One-way delay of a frame, in addition to its time on the wire.
 const DELAY: Duration = Duration::from_micros(2);
-/// Longest virtual time of a run.
+/// Maximum virtual time of a run.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Method of repairing losses.
+/// Method of repairing losses, by which the runs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// The protocol's method: only lost requests are sent again.
@@ -60,10 +61,8 @@ pub enum Scheme {
     GoBackN,
 }
 
-/// Method, losses and amount of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Method of repairing losses.
     pub scheme: Scheme,
     /// Share of frames lost in each direction, in percent; losses are independent of each other.
     pub loss_percent: f64,
@@ -73,79 +72,59 @@ pub struct Setting {
     pub seed: u64,
 }
 
-/// Counts and time of one run.
+/// Result of one run: counts, and virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// Bytes of all lines written and read.
     pub bytes: u64,
     /// Number of frames sent by both ends.
     pub frames: u64,
-    /// Number of these frames that were lost.
+    /// Number of these frames that the link lost.
     pub lost: u64,
-    /// Number of requests sent again.
     pub requests_again: u64,
-    /// Number of answers sent again.
     pub answers_again: u64,
     /// Number of SACKs, or of NAKs with Go-Back-N.
     pub sacks: u64,
-    /// Number of probes sent after a silence.
+    /// Number of probes sent after a silence, or with Go-Back-N of silences after which requests were sent
+    /// again.
     pub probes: u64,
-    /// Number of time-outs.
     pub timeouts: u64,
-    /// Virtual time of the run, in nanoseconds.
     pub took_ns: u64,
 }
 
 impl Outcome {
-    /// Bytes of lines per second of virtual time.
+    /// Bytes of cache lines transferred per second of virtual time.
     pub fn goodput(&self) -> f64 {
         self.bytes as f64 * 1e9 / self.took_ns.max(1) as f64
     }
 }
 
-/// Failure of a run; every failure except [`Loss`](Self::Loss) is a defect.
+/// Failure of a run. Except [`Loss`](Self::Loss), each means a defect of the program.
 #[derive(Debug, thiserror::Error)]
 pub enum ComparisonError {
-    /// The loss is no percentage.
+    /// The share of lost frames is not between 0 and 100 %.
     #[error("{0} % of all frames cannot be lost: write a number from 0 to 100")]
     Loss(f64),
-    /// Error of the simulated link.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// An operation failed.
     #[error("operation {operation} failed: {error}; a link that only loses frames must not let that happen")]
-    Failed {
-        /// Number of the failed operation in the run.
-        operation: u64,
-        /// Error with which the operation ended.
-        error: OpError,
-    },
-    /// A burst was rejected.
+    Failed { operation: u64, error: OpError },
     #[error("operation {operation} was not taken: {error}")]
-    Rejected {
-        /// Number of the refused operation in the run.
-        operation: u64,
-        /// Reason for which the transport refused it.
-        error: Rejected,
-    },
-    /// Memory differs from the data written.
+    Rejected { operation: u64, error: Rejected },
     #[error("operation {0} read something else than was written")]
     WrongData(u64),
-    /// The operations do not end.
     #[error("after {LIMIT:?} of virtual time {0} operations have not ended")]
     Endless(u64),
 }
 
-/// Burst that an operation writes or reads.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     stream: u8,
     addr: u64,
-    /// Number of the operation that the burst completes.
+    /// Number of the operation that is to write or read the burst.
     operation: u64,
 }
 
-/// Counts of events at both ends; see [`Outcome`].
+/// Events at both ends, counted; see [`Outcome`].
 struct Counts {
     requests_again: u64,
     answers_again: u64,
@@ -154,12 +133,11 @@ struct Counts {
     timeouts: u64,
 }
 
-/// Both ends of a transport; the caller passes frames and times.
+/// Both ends of a transport. The caller supplies frames and the time, so that a run is reproducible.
 trait Transport {
-    /// True once the transport accepts operations.
+    /// Returns true once the transport accepts operations.
     fn is_open(&self) -> bool;
 
-    /// Sends a write request.
     fn write(
         &mut self,
         target: Target,
@@ -168,28 +146,27 @@ trait Transport {
         tx: &mut dyn Transmit,
     ) -> Result<(), Rejected>;
 
-    /// Sends a read request.
     fn read(&mut self, target: Target, now: Time, tx: &mut dyn Transmit) -> Result<(), Rejected>;
 
-    /// Handles a frame that has arrived at the memory node.
+    /// Handles a frame that has arrived at the memory node; answers are sent by `tx`.
     fn serve(&mut self, frame: &mut [u8], now: Time, pages: &mut Pages, tx: &mut dyn Transmit);
 
-    /// Sends what the memory node holds back until a batch of frames ends.
+    /// Sends the frames that the memory node holds back until the end of a batch.
     fn finish_batch(&mut self, tx: &mut dyn Transmit);
 
     /// Handles a frame that has arrived at the compute node.
     fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions);
 
-    /// Time at which [`poll`](Self::poll) of the compute node is due next.
+    /// Returns the time at which [`poll`](Self::poll) of the compute node is due next.
     fn deadline(&self) -> Time;
 
-    /// Does at the compute node what is due at `now`.
+    /// Makes the compute node send what is due at `now`: requests again, probes, time-outs.
     fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions);
 
     fn counts(&self) -> Counts;
 }
 
-/// Runs `setting.operations` bursts and checks every byte read.
+/// Runs `setting.operations` bursts by the method of `setting`, and compares every byte read.
 ///
 /// # Errors
 /// Returns an error if the loss is no percentage, or on a defect of the protocol.
@@ -215,6 +192,7 @@ fn run_over(
     let drop = Probability::new(setting.loss_percent / 100.0)
         .map_err(|_| ComparisonError::Loss(setting.loss_percent))?;
     let mut ends = Ends::connected(transport, net, port, setting)?;
+    // Frames are lost only from now on, so that both schemes begin with an open connection.
     ends.net.set_default_path(Path {
         delay: DELAY,
         faults: Faults { drop, ..Faults::NONE },
@@ -243,7 +221,7 @@ fn run_over(
     })
 }
 
-/// Both ends of a transport and the network between them.
+/// Both ends of a transport, the network between them, and the progress of the run.
 struct Ends<T> {
     net: SimNetwork,
     cn: SimLink,
@@ -256,7 +234,8 @@ struct Ends<T> {
 }
 
 impl<T: Transport> Ends<T> {
-    /// Connects both ends over a link that does not lose frames until the transport is open.
+    /// Connects both ends over a link that loses no frames yet, and waits until the transport accepts
+    /// operations.
     fn connected(
         transport: T,
         net: SimNetwork,
@@ -285,6 +264,7 @@ impl<T: Transport> Ends<T> {
             let (pass, page) = (operation / PAGES, operation % PAGES);
             let stream = (page % u64::from(STREAMS)) as u8;
             let target = Target { stream, addr: page * PAGE as u64, operation };
+            // Passes with even numbers write all pages, the others read what the pass before has written.
             let (transport, tx) = (&mut self.transport, self.cn.transmit());
             let taken = if pass % 2 == 0 {
                 content(operation, &mut self.data);
@@ -301,7 +281,7 @@ impl<T: Transport> Ends<T> {
         Ok(self.cn.flush()?)
     }
 
-    /// Handles the frames that have arrived at both ends; without any, advances the time to the next event.
+    /// Handles the frames that have arrived at both ends. Without any, advances the time to the next event.
     fn turn(&mut self) -> Result<(), ComparisonError> {
         let Ends { net, cn, mn, transport, pages, checker, .. } = self;
         let now = net.now();
@@ -316,7 +296,8 @@ impl<T: Transport> Ends<T> {
         if let Some(error) = checker.error.take() {
             return Err(error);
         }
-        // The time advances only without arrivals: an answer may make room for another request at the same time.
+        // The time stays while frames arrive, since an answer may make room for another request at the same
+        // time.
         if arrived == 0 {
             let next = net.next_event().unwrap_or(Time(u64::MAX)).min(transport.deadline());
             net.step(next.max(now));
@@ -325,7 +306,8 @@ impl<T: Transport> Ends<T> {
     }
 }
 
-/// Fills `data` with the content that operation number `operation` writes.
+/// Fills `data` with the content that the operation number `operation` writes, different for each operation
+/// and word.
 fn content(operation: u64, data: &mut [u8; BURST]) {
     for (word, place) in data.chunks_exact_mut(8).zip(1_u64..) {
         word.copy_from_slice(
@@ -334,7 +316,6 @@ fn content(operation: u64, data: &mut [u8; BURST]) {
     }
 }
 
-/// Memory of the memory node.
 struct Pages(Vec<u8>);
 
 impl Memory for Pages {
@@ -346,7 +327,7 @@ impl Memory for Pages {
     }
 
     fn write(&mut self, _cn: u64, addr: u64, mask: u64, data: &[u8]) -> Result<(), FaultStatus> {
-        // All masks in this simulation begin at the first line and are contiguous.
+        // In this simulation, all masks begin at the first line and have no gaps.
         let whole = mask == (1 << (data.len() / LINE_SIZE)) - 1;
         let to = self.0.get_mut(addr as usize..).and_then(|rest| rest.get_mut(..data.len()));
         to.filter(|_| whole).ok_or(FaultStatus::Nxm)?.copy_from_slice(data);
@@ -358,7 +339,7 @@ impl Memory for Pages {
     }
 }
 
-/// Compares data read with those that the previous pass wrote.
+/// Receiver of completions, which compares data read with those that the pass before wrote.
 #[derive(Default)]
 struct Checker {
     ended: u64,
@@ -414,7 +395,7 @@ mod tests {
                 "{loss_percent} %: {selective:?} {back:?}"
             );
             assert!(selective.goodput() > back.goodput(), "{loss_percent} %: {selective:?} {back:?}");
-            // The number of retransmissions is bounded by that of losses.
+            // Each loss may cause a few requests to be sent again, but not the whole stream.
             assert!(selective.requests_again < 2 * selective.lost, "{loss_percent} %: {selective:?}");
         }
     }

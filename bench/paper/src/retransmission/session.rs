@@ -1,4 +1,4 @@
-//! Sessions of the protocol, as released.
+//! Selective retransmission: both ends of a session of the protocol, as released.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
@@ -9,14 +9,13 @@ use cxloe_wire::time::Time;
 
 use super::{CN, Counts, LINES, MN, Pages, STREAMS, Target, Transport};
 
-/// Both ends of a session.
 pub struct Session {
     requester: Requester,
     responder: Responder,
 }
 
 impl Session {
-    /// Session whose handshake has not begun.
+    /// Makes both ends of a session and begins the handshake at the compute node.
     pub fn new(max_frame: usize, timing: Timing, seed: u64, now: Time) -> Session {
         let mut requester = Requester::new(RequesterConfig {
             identity: Identity { own: CN, peer: MN, ethertype: ETHERTYPE_DEFAULT },

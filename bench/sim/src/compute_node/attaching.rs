@@ -1,5 +1,5 @@
-//! Region changes from the manager, applied to the engine as `cn-agent`'s worker applies them, and the values that
-//! lines may have afterwards.
+//! Region changes from the manager: the simulated node applies them to its engine as `cn-agent`'s worker
+//! does, and records the values that lines may have afterwards.
 
 use std::ops::Range;
 
@@ -24,7 +24,8 @@ fn addresses(attachment: &Attachment) -> Range<u64> {
 }
 
 impl Program {
-    /// Applies the region changes of the manager's last answer, as the worker does between rounds.
+    /// Applies the region changes of the manager's last answer, as `cn-agent`'s worker does between two
+    /// rounds.
     pub fn follow_orders(&mut self, engine: &mut Engine, now: Time) {
         let Some(changes) = self.orders.take() else { return };
         changes.into_iter().for_each(|change| self.apply_change(engine, change, now));
@@ -33,7 +34,7 @@ impl Program {
         }
     }
 
-    /// Applies one region change of the manager.
+    /// Applies one region change to the engine, and to the record of what lines may contain.
     pub fn apply_change(&mut self, engine: &mut Engine, change: AttachmentChange, now: Time) {
         self.trace.log(now, Name(self.mac), || description(&change));
         let Some(managed) = &mut self.managed else { return };
@@ -61,6 +62,8 @@ impl Program {
             AttachmentChange::Drain { attachment, ticket }
                 if self.mistake == Some(PlantedFault::LetsGoEarly) =>
             {
+                // The planted fault: the region is reported as drained before its modified lines are written
+                // back.
                 managed.attachments.drained(ticket);
                 managed.station.detach(engine, &attachment.region, attachment.hpa);
                 let parts = self.layout.remove(addresses(&attachment));
@@ -104,12 +107,12 @@ impl Program {
         engine.end_drain(attachment.hpa);
         managed.station.attach(engine, attachment, now).expect("its place is free");
         managed.moving.retain(|(at, _)| *at != attachment.hpa);
-        // The region may have been attached at another HPA before.
+        // The region may have been attached at other addresses before.
         self.layout.remove(addresses(attachment));
         self.attached(attachment, 0);
     }
 
-    /// Records that the engine decodes a region's bytes from `from` on.
+    /// Records that the engine decodes the region's bytes from offset `from` on.
     fn attached(&mut self, attachment: &Attachment, from: u64) {
         let Attachment { region, hpa, .. } = attachment;
         for (decoder, shape) in region.decoders.iter().enumerate() {
@@ -140,7 +143,8 @@ impl Program {
         }
     }
 
-    /// The part of a region at `place`: the existing part if its content is kept, or else a new life of the part.
+    /// Returns the part of a region at `place`: the existing part if its content was kept, else a new part,
+    /// whose lines are zero.
     fn part(&mut self, place: RegionPart, mn: usize, cmem: u64, born: Option<u64>, lost: bool) -> usize {
         let known = self.regions.iter().position(|r| r.place.as_ref().is_some_and(|p| p.is_at(&place)));
         let life = known.map_or(0, |at| self.regions[at].life);
@@ -167,7 +171,7 @@ impl Program {
         }
     }
 
-    /// Incarnation reported by the last session with a memory node.
+    /// Returns the incarnation that the last session with memory node `mn` reported.
     fn session_of(&self, mn: usize) -> Option<u64> {
         self.regions.iter().filter(|region| region.origin.mn == mn).find_map(|region| region.session)
     }
@@ -181,7 +185,8 @@ impl Program {
         }
     }
 
-    /// Continues the write-back of regions that are being released.
+    /// Continues to write back the regions that are being released or moved, and checks the pool once a
+    /// release is complete.
     pub fn drain(
         &mut self,
         engine: &mut Engine,
@@ -213,7 +218,8 @@ impl Program {
                 let moving = managed.moving.iter().find(|(hpa, _)| *hpa == attachment.hpa);
                 let given_up = moving.is_some_and(|(_, since)| now >= *since + wait_limit);
                 for part in self.layout.parts_in(addresses(&attachment)).into_iter().filter(|_| given_up) {
-                    // Lines that were not written back in time are lost, as if the process were killed.
+                    // Lines that were not written back within the limit are lost, as if the process had been
+                    // killed.
                     self.regions[part].ends();
                 }
                 self.attach(engine, &attachment, now);
@@ -223,7 +229,7 @@ impl Program {
     }
 }
 
-/// Description of a region change for the trace.
+/// Describes a region change for the trace.
 fn description(change: &AttachmentChange) -> String {
     let what = |what: &str, attachment: &Attachment| {
         let Attachment { region, hpa, .. } = attachment;

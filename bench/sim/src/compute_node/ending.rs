@@ -1,4 +1,4 @@
-//! Checks of completed operations, and of the memory nodes' content.
+//! Checks of completed operations, and of the content of the memory nodes' pools.
 
 use cxloe_cn_core::engine::{Engine, EngineError, RequestId, Sink};
 use cxloe_net::Link;
@@ -15,11 +15,11 @@ use crate::trace::Name;
 use crate::verdict::{Moment, check_error};
 use crate::violation::InvariantViolation;
 
-/// Completed operations, in order.
+/// Completions as the engine has reported them, in order, to be checked after the engine's turn.
 #[derive(Default)]
 pub(super) struct CompletedOperations {
     outcomes: Vec<(RequestId, Result<usize, EngineError>)>,
-    /// Data of the completed reads, concatenated.
+    /// Data of the completed reads, one after the other.
     data: Vec<u8>,
 }
 
@@ -67,7 +67,7 @@ impl Program {
         Ok(())
     }
 
-    /// Checks the result of an operation that was in flight.
+    /// Checks the result of an operation that was in flight, and counts it.
     fn end(
         &mut self,
         id: RequestId,
@@ -126,8 +126,8 @@ impl Program {
             }
             Err(error) => {
                 let region = &self.regions[op.region];
-                // An operation submitted to an earlier life of the region is checked for its completion only, not for
-                // its data.
+                // The region was replaced meanwhile. Its registers are those of the new one, so only the
+                // completion is checked, not the data.
                 let ended = region.place.is_some() && region.life != op.life;
                 check_error(&op, error, region, around, &mut tally.figures, Moment { sent: true, ended })
                     .map_err(broken)
@@ -135,7 +135,7 @@ impl Program {
         }
     }
 
-    /// Compares the memory nodes' pools with the last writes, after a flush of the whole cache.
+    /// Compares all pools with the last writes, after a flush of the whole cache.
     pub(super) fn flushed(&mut self, around: NodeContext<'_>) -> Result<(), InvariantViolation> {
         for index in 0..self.layout.parts().len() {
             let part = self.layout.parts()[index];
@@ -144,14 +144,15 @@ impl Program {
         Ok(())
     }
 
-    /// Compares a memory node's pool with the last writes to a part, after the part's cached lines were written back.
+    /// Compares a memory node's pool with the last writes to a part, whose cached lines must have been
+    /// written back.
     pub(super) fn check_stored(
         &mut self,
         part: usize,
         around: NodeContext<'_>,
     ) -> Result<(), InvariantViolation> {
         if self.paged.is_some() {
-            // Pages of a mapped region are compared as a whole, elsewhere.
+            // The pages of a mapped region are compared as a whole, in `finish`.
             return Ok(());
         }
         let region = &mut self.regions[part];
@@ -170,8 +171,8 @@ impl Program {
         Ok(())
     }
 
-    /// Starts programs once the region that they map is attached, and requests pages that their threads wait for;
-    /// returns the number of actions.
+    /// Lets programs begin once the region that they map is attached, and requests the pages that their
+    /// threads wait for. Returns the number of actions.
     pub(super) fn demand_pages(
         &mut self,
         engine: &mut Engine,
@@ -182,6 +183,8 @@ impl Program {
         let Some(paged) = &mut self.paged else { return Ok(0) };
         if let (None, Some(set)) = (paged.hpa, self.layout.sets().first()) {
             let base = set.base;
+            // The initial content is written into the pools directly, so that the first touch of a page finds
+            // it.
             for (page, content) in (0..).zip(paged.begin(base)) {
                 for (line, data) in (0..).zip(content.as_chunks::<LINE_SIZE>().0) {
                     let hpa = base + page * PAGE + line * LINE_SIZE as u64;
@@ -194,7 +197,7 @@ impl Program {
         Ok(paged.demand(engine, now, tx))
     }
 
-    /// Continues programs with mapped memory, and their pager; returns the number of actions.
+    /// Advances the programs with mapped memory, and their pager; returns the number of actions.
     pub(super) fn turn_pages(
         &mut self,
         engine: &mut Engine,
@@ -211,7 +214,7 @@ impl Program {
 }
 
 impl ComputeNode {
-    /// Returns whether all programs are idle and all their writes are at the memory nodes.
+    /// Returns true if all programs are idle and all their writes are at the memory nodes.
     ///
     /// # Errors
     /// Returns a violation if a memory node lacks written data.
@@ -247,8 +250,8 @@ impl ComputeNode {
         Ok(true)
     }
 
-    /// Once no operation is in flight, writes all cached lines back and compares them with the pools. Returns whether
-    /// both are done.
+    /// Writes all cached lines back and compares them with the pools; call this when no operation is in
+    /// flight. Returns true when both are done.
     pub fn flush(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
         self.waking.wake_soon(now);
         let flushed = self.engine.flush(now, self.link.transmit());

@@ -1,5 +1,5 @@
-//! A compute node's connection to the manager in the simulation, which carries the messages of the released [`Follow`].
-//! The state file outlives the process.
+//! A compute node's connection to the simulated manager: the messages are those of the released [`Follow`].
+//! The state file survives the end of the process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use crate::planted_fault::PlantedFault;
 use crate::trace::{self, Trace};
 use crate::violation::InvariantViolation;
 
-/// Longest time from one attempt to reach the manager to the next attempt.
+/// Maximum time from a failed attempt to reach the manager to the next attempt.
 const AGAIN: Duration = Duration::from_millis(3);
 
-/// Largest number of memory nodes in a run.
+/// Maximum number of memory nodes in a run.
 const MNS_MAX: usize = 16;
 
 /// A compute node's connection to the manager, and the regions that the manager has assigned to the node.
@@ -41,9 +41,9 @@ pub(super) struct Managed {
     pub attachments: Attachments,
     pub drains: Drains,
     pub station: SessionSettings,
-    /// Regions being released, by the manager's tickets: ticket, first address, bytes.
+    /// Regions being released: the manager's ticket, the first address and the number of bytes of each.
     pub tickets: VecDeque<(u64, u64, u64)>,
-    /// Regions being moved: first address, and start time.
+    /// Regions being moved or released: first address, and the time at which that began.
     pub moving: Vec<(u64, Time)>,
     pub mistake: Option<PlantedFault>,
     port: Port,
@@ -51,8 +51,9 @@ pub(super) struct Managed {
     /// Time until which the node waits before it registers with the manager.
     paused_until: Option<Time>,
     quiet_mark: QuietMark,
-    /// Event before which all operations have ended, and the last event that the node has applied.
+    /// Number of the last event before which all operations of the node have ended.
     quiet: u64,
+    /// Number of the last event that the node has applied.
     told_event: u64,
     random: Random,
     trace: Trace,
@@ -120,26 +121,26 @@ impl Managed {
         self.paused_until = Some(now + Duration::from_nanos(pause));
     }
 
-    /// Time at which the node next calls the manager or abandons a call.
+    /// Returns the time at which the node next calls the manager, or abandons a call.
     pub fn deadline(&self) -> Option<Time> {
         self.paused_until.or(self.port.deadline())
     }
 
-    /// True if the node has received all events in the manager's store and has a region, so that the node refuses a
-    /// manager that lacks these events.
+    /// Returns true if the node has received all events in the manager's store and has a region. Such a node
+    /// refuses a manager that lacks these events.
     pub fn has_followed(&self, state: &FabricState) -> bool {
         let after_event = self.follow.after_event();
         let announced = state.compute_nodes.get(&self.cn()).is_some_and(|cn| cn.regions_event == after_event);
         announced && self.attachments.seen().run != 0
     }
 
-    /// State of the connection, for a message about a run that does not end.
+    /// Describes the connection, for the message about a run that does not end.
     pub fn state(&self) -> String {
         let letting_go = self.attachments.is_draining();
         format!("{:?}, letting go {letting_go}, drains {}", self.follow, !self.drains.is_empty())
     }
 
-    /// True if the node has received all events up to `last_event` and has no request left to send.
+    /// Returns true if the node has received all events up to `last_event` and has no request left to send.
     pub fn is_quiet(&self, last_event: u64) -> bool {
         self.follow.is_syncing()
             && self.follow.after_event() == last_event
@@ -160,7 +161,7 @@ impl Managed {
         }
     }
 
-    /// Sends the next request to the manager.
+    /// Sends the next request to the manager: to register, to refuse the manager, or to sync.
     fn ask(&mut self, now: Time, net: &mut ControlNetwork) {
         let (request, wait) = match self.follow.next(&self.attachments, self.quiet) {
             Asked::Register(node) => (ManagerCall::RegisterComputeNode(node), Duration::ZERO),
@@ -170,15 +171,16 @@ impl Managed {
                 (ManagerCall::SyncComputeNode(self.cn(), sync), wait)
             }
         };
-        // A node with the planted mistake of accepting old answers keeps waiting for the answer to its last call.
+        // With the planted fault of accepting old answers, the node may still wait for the answer to its last
+        // call.
         if !self.port.is_calling() {
             self.port.call(request, wait, now, net);
         }
     }
 
-    /// Handles an answer; returns the region changes in it if the node accepts the answer.
+    /// Handles an answer of the manager; returns the region changes in it if the node accepts the answer.
     fn handle(&mut self, call: u64, answer: ManagerReply, now: Time) -> Option<Vec<AttachmentChange>> {
-        // Planted mistake: any answer is taken as the answer to the last call.
+        // The planted fault: any answer is taken as the answer to the last call.
         let mistaken = self.mistake == Some(PlantedFault::TakesOldAnswers)
             && self.follow.is_syncing()
             && matches!(answer, ManagerReply::ComputeNodeSynced(_));
@@ -190,7 +192,8 @@ impl Managed {
             ManagerReply::ComputeNodeRegistered(answer) => Followed::Registered(answer),
             ManagerReply::ComputeNodeSynced(mut synced) => {
                 if mistaken {
-                    // The watermark stays at the newest event received before.
+                    // The node's watermark does not go back even then; only the changes in the answer are
+                    // old.
                     synced.after_event = synced.after_event.max(self.follow.after_event());
                 }
                 Followed::Synced(synced)
@@ -212,8 +215,8 @@ impl Managed {
         }
     }
 
-    /// Records that all received events are applied: the node becomes quiet once the operations now in flight have
-    /// ended.
+    /// Records that all received events are applied. The node becomes quiet once the operations now in flight
+    /// have ended.
     pub fn followed(&mut self, engine: &mut Engine) {
         if self.told_event != self.follow.after_event() {
             self.told_event = self.follow.after_event();
@@ -222,18 +225,20 @@ impl Managed {
         self.poll_quiet(engine);
     }
 
-    /// Checks whether the operations noted by [`followed`](Self::followed) have ended.
+    /// Checks whether the operations that [`followed`](Self::followed) has recorded have ended.
     pub fn poll_quiet(&mut self, engine: &mut Engine) {
         self.quiet = self.quiet_mark.poll(engine).unwrap_or(self.quiet);
     }
 
-    /// Starts a new process from the content of its state file.
+    /// Starts a new process from the content of its state file, and returns the region changes by which it
+    /// attaches its regions.
     fn restart(&mut self, instance: u64, now: Time, net: &mut ControlNetwork) -> Vec<AttachmentChange> {
         self.hang_up(now, net);
         self.port.hang_up();
         self.station.instance = instance;
         self.follow.node_mut().instance_id = instance;
         (self.quiet, self.told_event, self.quiet_mark) = (0, 0, QuietMark::default());
+        // The state passes through the format of its file, as it does between real processes.
         let file = serde_json::to_vec(&self.attachments).expect("a state file");
         self.attachments = serde_json::from_slice(&file).expect("what was just written");
         self.drains = Drains::default();
@@ -245,12 +250,12 @@ impl Managed {
 }
 
 impl ComputeNode {
-    /// True if the node has followed a manager and has received all events in the store `state`.
+    /// Returns true if the node has followed a manager and has received all events in the store `state`.
     pub fn has_followed(&self, state: &FabricState) -> bool {
         self.program.managed.as_ref().is_some_and(|managed| managed.has_followed(state))
     }
 
-    /// Watermark of the events that the node has received.
+    /// Returns the watermark of the events that the node has received; `None` without a manager.
     pub fn seen(&self) -> Option<Watermark> {
         self.program.managed.as_ref().map(|managed| managed.attachments.seen())
     }
@@ -265,7 +270,7 @@ impl ComputeNode {
         changes.into_iter().for_each(|change| self.program.apply_change(&mut self.engine, change, now));
     }
 
-    /// Sends requests to the manager that are due.
+    /// Sends the requests to the manager that are due, unless the node is paused.
     pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
         if let Some(managed) = self.program.managed.as_mut().filter(|_| now >= self.paused_until) {
             managed.work(now, net);
@@ -281,7 +286,7 @@ impl ComputeNode {
         managed.ask(now, net);
     }
 
-    /// True if the node has received and applied all of the manager's events.
+    /// Returns true if the node has received and applied all of the manager's events.
     pub fn is_quiet(&self, around: NodeContext<'_>) -> bool {
         let Some(managed) = &self.program.managed else { return true };
         let node = around.state.and_then(|state| state.compute_nodes.get(&managed.cn()));
@@ -291,7 +296,7 @@ impl ComputeNode {
             })
     }
 
-    /// Checks that the node's regions agree with the manager's committed state.
+    /// Checks that the node's regions are those in the manager's committed state.
     ///
     /// # Errors
     /// Returns the disagreement.
@@ -300,7 +305,7 @@ impl ComputeNode {
         let broken = |why: String| Err(InvariantViolation::Rule(format!("{}: {why}", managed.name())));
         let listed = managed.attachments.list();
         let own: Vec<_> = state.regions.values().filter(|region| region.owner == managed.cn()).collect();
-        // A region that was disabled before its owner received it has no address at the owner yet.
+        // A region that was disabled before its owner received it has no address there yet.
         let usable = |region: &&&Region| region.state != RegionState::Disabled;
         for region in own.iter().filter(usable) {
             let known = listed.iter().find(|known| known.region == region.name.as_str());
@@ -327,7 +332,7 @@ pub(crate) fn name(index: usize) -> Name {
     Name::new(format!("cn{index}")).expect("letters and digits")
 }
 
-/// Keys of a compute node with this configuration, and of all its memory nodes.
+/// Returns the key of a compute node with this configuration, and the public keys of all memory nodes.
 fn keys_of(config: &RequesterConfig) -> SessionKeys {
     let mut keys = SessionKeys::none(0.into());
     if let Some(pair) = &config.keys {

@@ -1,5 +1,4 @@
-//! Operations of a program, from their drawing to their submission to the engine, which accepts, defers or refuses
-//! them.
+//! Operations of a program: drawn, then submitted to the engine, which accepts, defers or refuses them.
 
 use std::time::Duration;
 
@@ -19,17 +18,18 @@ use crate::trace::Name;
 use crate::verdict::{Moment, check_error};
 use crate::violation::InvariantViolation;
 
-/// Shortest pause between two operations of a program.
+/// Minimum pause between two operations of a program.
 const PAUSE_MIN: Duration = Duration::from_nanos(200);
-/// Longest interval between attempts to submit an operation while the engine has no room for it.
+/// Maximum interval between attempts to submit an operation while the engine has no room for it.
 const BUSY_MAX: Duration = Duration::from_micros(100);
-/// Pause between two operations of a program without pauses: virtual time has to advance.
+/// Pause between two operations of a program without pauses. It is not 0, because virtual time has to
+/// advance.
 const INSTANT: Duration = Duration::from_nanos(1);
-/// Upper bound of the random wait before an operation that failed is repeated.
+/// Minimum wait of a program after the engine has refused an operation with an error.
 const AFTER_ERROR: Duration = Duration::from_micros(500);
 
 impl Program {
-    /// Submits the next operation, or a deferred one if there is one.
+    /// Submits the next operation, or the deferred one if there is one.
     pub fn issue(
         &mut self,
         engine: &mut Engine,
@@ -59,7 +59,7 @@ impl Program {
             None => return Ok(()),
         };
         if !self.parts.is_empty() {
-            // All parts of a range are submitted in direct succession.
+            // All operations of one range are submitted in direct succession.
             self.issue_at = now + INSTANT;
         }
         if op.at == now {
@@ -106,6 +106,7 @@ impl Program {
                     self.put_off = (self.put_off * 2).clamp(PAUSE_MIN, BUSY_MAX);
                     let again = now + self.put_off;
                     let due = engine.deadline();
+                    // The engine may have room again once its next timer has expired.
                     self.issue_at = if due > now { again.min(due) } else { again };
                 } else {
                     self.trace.log(now, Name(self.mac), || format!("{op}: refused, {error}"));
@@ -120,8 +121,8 @@ impl Program {
         Ok(())
     }
 
-    /// Draws a range of HPA and its use, and splits it into operations, one for each piece that fits into a frame.
-    /// Returns the first operation; the others are put into `parts`.
+    /// Draws a range of HPA and the way in which it is used, and splits it into operations, each of which
+    /// fits into a frame. Returns the first operation; the others are put into `parts`.
     fn draw_parts(
         &mut self,
         engine: &mut Engine,
@@ -135,7 +136,8 @@ impl Program {
         if purpose == Purpose::Flush {
             return Ok(op(OperationKind::Flush, self.layout.parts()[0], 0));
         }
-        // The range ends with the used lines of a set: the next set is not adjacent to them.
+        // A range must not go beyond the used lines of one interleave set, since those of the next set are
+        // not adjacent.
         let count = (1..count).find(|n| self.used(first + n) != hpa + n * LINE_SIZE as u64).unwrap_or(count);
         let direction = if purpose == Purpose::WriteBurst { Direction::Write } else { Direction::Read };
         let mut walk = SegmentIter::new(hpa..hpa + count * LINE_SIZE as u64);
@@ -147,7 +149,7 @@ impl Program {
                 Purpose::Read => OperationKind::Read,
                 Purpose::Write => OperationKind::Write(self.next_value),
                 Purpose::ReadBurst => OperationKind::BurstRead(n),
-                // The mask has at least one line, or the operation would write nothing.
+                // The mask has at least one line, since an operation has to write something.
                 _ => OperationKind::BurstWrite(1 + self.random.below(u64::MAX >> (64 - n)), self.next_value),
             };
             self.next_value += n as u64;
@@ -170,7 +172,7 @@ impl Program {
         self.parts.pop_front().filter(|_| left == 0).ok_or_else(why)
     }
 
-    /// HPA of the `index`-th used line, of all regions together.
+    /// Returns the HPA of the line with this index among the used lines of all regions.
     fn used(&self, index: u64) -> u64 {
         let (mut index, each) = (index, self.shape.lines() as u64);
         for set in self.layout.sets() {
@@ -183,12 +185,12 @@ impl Program {
         unreachable!("there are no more lines")
     }
 
-    /// Memory node that holds all lines of a piece, and index of its first line there.
+    /// Returns the part that contains all lines of a piece, and the index of its first line there.
     fn locate(&self, piece: &Segment) -> Result<(usize, usize), InvariantViolation> {
         let place = |line: usize| self.layout.place(piece.hpa + piece.offset(line));
         let (mn, dpa) = place(0).ok_or_else(|| self.astray(piece, "it begins nowhere"))?;
-        // Skipped if a mistake is planted: a wrong route is to be found by the data of reads and writes, not by this
-        // check.
+        // A planted fault switches this check off: a wrong route has to be found by the data of reads and
+        // writes.
         for line in (1..piece.lines).filter(|_| self.mistake.is_none()) {
             if place(line) != Some((mn, dpa + (line * LINE_SIZE) as u64)) {
                 return Err(self.astray(piece, &format!("its line {line} lies elsewhere")));
@@ -201,8 +203,8 @@ impl Program {
         InvariantViolation::Rule(format!("{}: {why}: {piece:?}", Name(self.mac)))
     }
 
-    /// Submits an operation to the engine. Returns the data of a read that completes at once, no data for another
-    /// operation that does, and `None` if the operation completes later, through the sink.
+    /// Submits an operation to the engine. Returns the data of a read that completes at once, meaningless
+    /// data for another operation that does, and `None` if the operation completes later, through the sink.
     fn make(
         &mut self,
         op: &Operation,
@@ -266,7 +268,7 @@ impl Program {
 
 enum IssueRefusal {
     Error(EngineError),
-    /// A violation found while the operation was being prepared.
+    /// Violation found while the operation was being prepared.
     Broken(InvariantViolation),
 }
 

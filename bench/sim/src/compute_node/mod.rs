@@ -1,12 +1,13 @@
-//! A compute node: the engine of `cn-agent`, and a program that reads and writes few lines of its regions, so that
-//! operations collide. Each region is on one memory node or interleaved over several.
+//! A compute node of the simulation: the engine of `cn-agent`, and a program that reads and writes few lines
+//! of its regions, so that operations collide. Each region is on one memory node or interleaved over several.
 //!
 //! * here: start and end of the process;
-//! * `waking`: times at which the node runs a round, and its sleep;
+//! * `waking`: the times at which the node runs a round, and its sleep;
 //! * `program`: the steps of a round that the program takes;
 //! * `following`, `attaching`: region changes from the manager, and their application to the engine;
 //! * `making`: submission of the program's operations to the engine;
-//! * `ending`: checks of completed operations, and of the memory nodes' content.
+//! * `paged`: programs that use mapped memory;
+//! * `ending`: checks of completed operations, and of the content of the memory nodes.
 
 mod attaching;
 mod ending;
@@ -43,18 +44,15 @@ use paged::Paged;
 use program::Program;
 use waking::Waking;
 
-/// Bit position, in a node's instance number, of the count of processes that the node has had.
+/// Lowest bit, in a node's instance number, of the count of processes that the node has had.
 const LIFE_SHIFT: u32 = 8;
 
 pub struct ComputeNode {
-    /// MAC address of the node's first queue.
     pub mac: Mac,
-    /// Engine of the node's present process.
     pub engine: Engine,
-    /// End of the current pause, during which the node does nothing.
+    /// End of the current pause, during which the node does nothing, as if its machine were suspended.
     pub paused_until: Time,
     link: Box<dyn Link>,
-    /// Number of the link's queues.
     queues: u8,
     requesters: Vec<RequesterConfig>,
     cache: CacheConfig,
@@ -65,8 +63,8 @@ pub struct ComputeNode {
 }
 
 impl ComputeNode {
-    /// The `index`-th compute node, with a session with the memory node of each of `requesters`, and with regions on
-    /// them according to `layout`.
+    /// Makes the compute node with this index, with a session with the memory node of each of `requesters`,
+    /// and with regions as in `layout`.
     #[allow(clippy::too_many_arguments, reason = "the parts of a node")]
     pub fn new(
         index: usize,
@@ -108,7 +106,7 @@ impl ComputeNode {
             stranded: 0,
             depth: plan.depth,
             together: plan.together,
-            // A memory node may end, restart and end again while an operation waits.
+            // An operation may have to wait while a memory node ends, starts again and ends once more.
             wait_limit: dead_after * 8 + Duration::from_secs(1),
             all_succeed: false,
             trace,
@@ -133,31 +131,31 @@ impl ComputeNode {
         node
     }
 
-    /// Makes the node take its regions from the manager from now on; the layout given at its construction is empty.
+    /// Makes the node get its regions from the manager from now on; call it for a node whose layout is empty.
     pub fn follow_manager(&mut self, random: Random, trace: Trace) {
         self.program.next_value = (self.program.index as u64 + 1) << 40;
         self.program.managed = Some(Managed::new(self.program.index, &self.requesters[0], random, trace));
         self.start(Time::ZERO);
     }
 
-    /// Addresses of the node's queues, `mac` first.
+    /// Returns the MAC addresses of the node's queues, `mac` first.
     pub fn addresses(&self) -> impl Iterator<Item = Mac> + use<> {
         let mac = self.mac;
         (0..self.queues).map(move |shard| mac.shard(shard))
     }
 
-    /// Treats any failed operation as a violation from now on.
+    /// Makes any failed operation a violation from now on, for runs in which nothing but frames is lost.
     pub fn expect_success(&mut self) {
         self.program.all_succeed = true;
     }
 
-    /// Makes programs map the node's region once it is attached; `savings` draws the times at which they have the whole
-    /// region written back.
+    /// Makes programs map the node's region once it is attached. `savings` determines the times at which they
+    /// have the whole region written back.
     pub fn map(&mut self, plan: PagingPlan, random: Random, savings: Random) {
         self.program.paged = Some(Box::new(Paged::new(plan, random, savings, self.program.mistake)));
     }
 
-    /// Plants a mistake in the node's view of its regions.
+    /// Plants a fault in the way in which the node treats its regions.
     pub fn plant(&mut self, mistake: PlantedFault) {
         self.program.mistake = Some(mistake);
         self.program.managed.iter_mut().for_each(|managed| managed.plant(mistake));
@@ -165,7 +163,7 @@ impl ComputeNode {
         self.start(Time::ZERO);
     }
 
-    /// Starts a new process, whose engine has an empty cache and connects to the node's memory nodes.
+    /// Starts a new process: its engine has an empty cache, and connects to the node's memory nodes.
     fn start(&mut self, now: Time) {
         self.waking.wake();
         self.program.orders = None;
@@ -188,7 +186,7 @@ impl ComputeNode {
         }
     }
 
-    /// The engine's route to an interleave set.
+    /// Returns the engine's route to an interleave set.
     fn route(&self, set: &Set, incarnation: impl Fn(&Region) -> Option<u64>) -> Route {
         let ways = Ways::try_from(set.parts.len() as u32).expect("a plan has possible ways");
         let Set { base, granularity, .. } = *set;
@@ -209,11 +207,13 @@ impl ComputeNode {
         route
     }
 
-    /// Kills the process, which loses its cache and its receive queue, and starts another in its place.
+    /// Kills the process, which loses its cache and its receive queue, and starts another one instead.
     pub fn kill(&mut self, now: Time, net: &mut ControlNetwork, tally: &mut Tally) {
         self.retire(tally);
+        // Frames in the receive queue end with the process's socket.
         while self.link.receive(64, &mut |_, _| {}).expect("a simulated link") > 0 {}
         for config in &mut self.requesters {
+            // A new process has another instance number, and draws other random numbers.
             config.instance += 1 << LIFE_SHIFT;
             config.seed = config.seed.part(1);
         }
@@ -234,12 +234,11 @@ impl ComputeNode {
         self.waking.wake();
     }
 
-    /// True if a process of the node was killed.
     pub fn was_killed(&self) -> bool {
         self.requesters.iter().any(|config| config.instance >> LIFE_SHIFT != 0)
     }
 
-    /// Kills the process at once, or during one of its pager's next actions.
+    /// Kills the process at once, or during one of its pager's next actions if it has mapped memory.
     pub fn is_killed(&mut self, now: Time, net: &mut ControlNetwork, tally: &mut Tally) {
         match self.program.paged.as_mut().filter(|paged| paged.hpa.is_some() && paged.has_work()) {
             Some(paged) => paged.kill_soon(),
@@ -247,17 +246,17 @@ impl ComputeNode {
         }
     }
 
-    /// True if the process has died and has not been replaced yet.
+    /// Returns true if the process has died and no other one has taken its place yet.
     pub fn has_died(&self) -> bool {
         self.program.paged.as_ref().is_some_and(|paged| paged.has_died())
     }
 
-    /// True if the node has work to do that needs no frame.
+    /// Returns true if the node has work to do that needs no frame.
     pub fn has_work(&self) -> bool {
         self.program.quota > 0 || self.program.paged.as_ref().is_some_and(|paged| paged.has_work())
     }
 
-    /// Adds the engine's counters to `tally` when the engine ends.
+    /// Adds the counters of an engine that ends to `tally`.
     pub fn retire(&self, tally: &mut Tally) {
         if let Some(paged) = &self.program.paged {
             paged.retire(&mut tally.figures);
@@ -278,19 +277,20 @@ impl ComputeNode {
         }
     }
 
-    /// True if the program has operations to submit, but no region.
+    /// Returns true if the program has operations to submit, but no region to submit them to.
     pub fn has_nothing(&self) -> bool {
         self.program.managed.is_some() && self.has_work() && self.program.layout.parts().is_empty()
     }
 
-    /// True if all operations were submitted and have ended.
+    /// Returns true if all operations were submitted and have ended.
     pub fn is_idle(&self) -> bool {
         !self.has_work() && !self.program.has_more() && self.program.under_way.is_empty()
     }
 
-    /// Replaces the region on memory node `mn`, with all other memory nodes that it is interleaved over, by another at
-    /// the same HPA, despite modified lines and operations in flight. If `reported`, the engine receives the new
-    /// incarnations. Returns `false` if there is no CMem left.
+    /// Replaces the region on memory node `mn` by another at the same HPA, despite modified lines and
+    /// operations in flight; so does it on all memory nodes that the region is interleaved over. If
+    /// `reported`, the engine receives the new incarnations. Returns false if no CMem address is left for the
+    /// new region.
     pub fn replace_region(&mut self, mn: usize, reported: bool, mns: &[MemoryNode]) -> bool {
         let set = self.program.layout.set_of(mn).clone();
         if set.parts.iter().any(|mn| self.program.regions[*mn].life + 1 == LIVES) {
@@ -312,25 +312,24 @@ impl ComputeNode {
         true
     }
 
-    /// Number of operations still to be submitted.
+    /// Returns the number of operations still to be submitted.
     pub fn quota(&self) -> u64 {
         self.program.quota
     }
 
-    /// True if no operation is in flight or pending.
+    /// Returns true if no operation is in flight or pending.
     pub fn has_nothing_pending(&self) -> bool {
         let sessions = self.engine.sessions();
         self.engine.in_flight() + self.engine.stranded() == 0
             && sessions.iter().all(|session| (session.unanswered, session.buffered) == (0, 0))
     }
 
-    /// Closes the sessions with all memory nodes.
     pub fn close(&mut self, now: Time) {
         self.waking.wake();
         self.engine.close(now, &mut CompletedOperations::default());
     }
 
-    /// Reasons that the node is not idle, for a message.
+    /// Describes why the node is not idle, for the message about a run that does not end.
     pub fn state(&self) -> String {
         let sessions: Vec<_> = self.engine.sessions().into_iter().map(|s| (s.state, s.unanswered)).collect();
         let (in_flight, stranded) = (self.engine.in_flight(), self.engine.stranded());

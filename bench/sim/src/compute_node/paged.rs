@@ -1,5 +1,5 @@
-//! A region that programs have mapped: the pager, the pager's transfers through the engine, and the simulated kernel
-//! between programs and pager.
+//! A region that programs have mapped: the released pager, the pager's transfers through the engine, and the
+//! simulated kernel between the programs and the pager.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,18 +22,20 @@ use crate::plan::{PAGES, PagingPlan};
 use crate::planted_fault::PlantedFault;
 use crate::tally::Figures;
 
-/// Longest time between two steps of threads and pager.
+/// Maximum time between two steps of threads and pager.
 const STEP: Duration = Duration::from_micros(2);
-/// Longest time between two steps once threads begin no further accesses.
+/// Maximum time between two steps once threads begin no further accesses, so that the end of a run takes few
+/// rounds.
 const QUIET_STEP: Duration = Duration::from_micros(20);
-/// Number of kernel operations within which a killed agent dies.
+/// Number of kernel operations within which an agent that is to be killed dies.
 const DYING: u64 = 60;
-/// Number of the region in the pager's transfers.
+/// Number that identifies the region in the pager's transfers.
 const SPACE: u16 = 0;
 
 type PageTableWords = Arc<[AtomicU64]>;
 
-/// Write-backs of the whole region during a run, while threads continue; requested in half of the seeds.
+/// Write-backs of the whole region during a run, while threads continue; made for shared memory, with half of
+/// the seeds.
 struct Saving {
     random: Random,
     wanted: bool,
@@ -51,7 +53,7 @@ enum Finish {
     Done,
 }
 
-/// A region mapped by programs.
+/// A region that programs have mapped, with everything that serves them.
 pub(super) struct Paged {
     plan: PagingPlan,
     kernel: Kernel,
@@ -59,15 +61,15 @@ pub(super) struct Paged {
     transfers: Transfers,
     tables: Vec<(ViewId, PageTableWords)>,
     ended: Vec<FinishedTransfer>,
-    /// Address at which the region is attached; `None` until then.
+    /// First HPA at which the region is attached; `None` until then.
     pub hpa: Option<u64>,
     steps: u64,
     next_at: Time,
     finish: Finish,
     saving: Saving,
-    /// Set when the agent was killed during an action.
+    /// True after the agent was killed during an action, until a successor has its state.
     died: bool,
-    /// First violation found.
+    /// First violation found, until [`Paged::broken`] takes it.
     broken: Option<String>,
 }
 
@@ -133,8 +135,8 @@ impl Paged {
         self.kernel.mistake = Some(mistake);
     }
 
-    /// Starts programs once the region is attached. Returns the expected content of the region's pages if the region is
-    /// not new.
+    /// Lets programs begin once the region is attached. Returns the content that the region's pages must have
+    /// at the memory nodes from the beginning, if the region is not new.
     pub fn begin(&mut self, hpa: u64) -> Vec<Page> {
         self.hpa = Some(hpa);
         if !self.plan.filled {
@@ -148,43 +150,44 @@ impl Paged {
         pages.collect()
     }
 
-    /// True if a step of threads or pager is due later.
+    /// Returns true if steps of threads and pager are left.
     pub fn has_work(&self) -> bool {
         self.steps > 0
     }
 
-    /// Time of the next step of threads and pager.
+    /// Returns the time of the next step of threads and pager.
     pub fn steps_at(&self) -> Option<Time> {
         self.hpa.map(|_| self.next_at)
     }
 
-    /// Time of the next retry of a transfer.
+    /// Returns the time at which the next failed transfer is retried.
     pub fn retries_at(&self) -> Option<Time> {
         self.transfers.deadline()
     }
 
-    /// True if pages wait for room in the engine.
+    /// Returns true if pages wait for room in the engine.
     pub fn is_waiting(&self) -> bool {
         self.transfers.is_waiting()
     }
 
-    /// Schedules the agent's death within its next kernel operations.
+    /// Makes the agent die within its next kernel operations, also in the middle of an action of the pager.
     pub fn kill_soon(&mut self) {
         let within = 1 + self.kernel.below(DYING);
         self.kernel.crash_in = Some(within as u32);
     }
 
-    /// True if the agent has died and has not been replaced yet.
+    /// Returns true if the agent has died and no successor has its state yet.
     pub fn has_died(&self) -> bool {
         self.died
     }
 
-    /// Takes the first violation found, if any.
+    /// Takes the first violation found, if there is one.
     pub fn broken(&mut self) -> Option<String> {
         self.broken.take()
     }
 
-    /// Takes completed transfers, and requests pages that threads wait for; returns the number of actions.
+    /// Handles completed transfers, and requests the pages that threads wait for; returns the number of
+    /// actions.
     pub fn demand(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
         self.act(|paged| {
             paged.transfers.set_now(now);
@@ -194,7 +197,7 @@ impl Paged {
         })
     }
 
-    /// Takes the steps that are due, and sends requests that wait; returns the number of actions.
+    /// Makes the steps that are due, and sends the requests that wait; returns the number of actions.
     pub fn turn(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
         self.act(|paged| {
             paged.take_ended();
@@ -208,7 +211,8 @@ impl Paged {
         })
     }
 
-    /// Calls `act` if the agent is alive and has a region; catches the agent's death during the call.
+    /// Calls `act` if the agent is alive and has a region; catches the agent's simulated death during the
+    /// call.
     fn act(&mut self, act: impl FnOnce(&mut Paged) -> usize) -> usize {
         if self.died || self.hpa.is_none() {
             return 0;
@@ -220,7 +224,7 @@ impl Paged {
         })
     }
 
-    /// Makes a step of a thread and a step of the agent.
+    /// Makes a few steps of threads and one step of the agent, at random, and checks the outcome.
     fn step(&mut self, now: Time) {
         let step = if self.kernel.quiet { QUIET_STEP } else { STEP };
         self.next_at = now + Duration::from_nanos(1 + self.kernel.below(step.as_nanos() as u64));
@@ -234,7 +238,7 @@ impl Paged {
         self.check();
     }
 
-    /// Handles the end of one operation of a transfer.
+    /// Handles the end of one request of a transfer.
     pub fn arrived(&mut self, id: RequestId, outcome: Result<&[u8], EngineError>) {
         let Paged { transfers, pager, ended, .. } = self;
         match outcome {
@@ -252,7 +256,7 @@ impl Paged {
         }
     }
 
-    /// Calls `act` with the pager and the I/O that the pager uses.
+    /// Calls `act` with the pager, and with the kernel and the transfers that the pager acts through.
     fn with_io<T>(&mut self, act: impl FnOnce(&mut Pager, &mut Io<'_>) -> T) -> T {
         let Paged { kernel, transfers, pager, hpa, plan, .. } = self;
         let (hpa, wait_limit) = (hpa.unwrap_or_default(), plan.wait_limit);
@@ -260,7 +264,7 @@ impl Paged {
         act(pager, &mut Io { memory: kernel, store: &mut store })
     }
 
-    /// Makes one step of the agent, which handles a kernel event or continues its own work.
+    /// Makes one step of the agent, which handles an event of the kernel or continues with its own work.
     fn agent(&mut self) {
         if self.kernel.below(10) < 5
             && let Some(event) = self.kernel.next_event()
@@ -277,7 +281,7 @@ impl Paged {
         }
     }
 
-    /// Continues a requested write-back of the region.
+    /// Begins a write-back of the whole region from time to time, and continues it.
     fn save(&mut self) {
         let Saving { random, wanted, from } = &mut self.saving;
         if *wanted && !self.kernel.quiet && from.is_none() && random.below(100) == 0 {
@@ -326,7 +330,8 @@ impl Paged {
         }
     }
 
-    /// Connects helpers of forked children to the agent, and reports ended processes to it.
+    /// Connects helpers of forked children to the agent, lets processes exit, and ends the views of those
+    /// that have exited; all at random times.
     fn join_and_exit(&mut self) {
         if self.plan.kind == MemorySharing::Shared {
             return;
@@ -343,8 +348,8 @@ impl Paged {
         if self.kernel.chance(2) && !self.kernel.quiet && self.kernel.can_exit(process) {
             self.kernel.exit(process);
         }
-        // The agent learns of a process's end from the closed connection of its helper, at a random time, or from an
-        // error of the kernel.
+        // The agent notices the end of a process at a random time: by the closed connection of the process's
+        // helper, or by an error of the kernel.
         let processes = &self.kernel.processes;
         let ended = |view| !processes.iter().any(|p| p.view == view && p.alive);
         let views: Vec<ViewId> =
@@ -359,7 +364,7 @@ impl Paged {
     /// Checks the values that programs have read, and that every waiting thread will be woken.
     fn check(&mut self) {
         let violation = self.kernel.violation.take();
-        // The pager must know of every waiting thread that the kernel does not wake.
+        // Of each waiting thread that the kernel does not wake, the pager must have a pending fault.
         let mut forgotten = self
             .kernel
             .reported_pages()
@@ -369,7 +374,7 @@ impl Paged {
         self.broken = self.broken.take().or(violation).or(forgotten);
     }
 
-    /// Replaces a killed agent by a successor that takes over its state.
+    /// Starts a successor of a killed agent, which takes over the state of pages and mappings.
     pub fn succeed(&mut self, figures: &mut Figures) {
         self.retire(figures);
         figures.successions += 1;
@@ -381,7 +386,7 @@ impl Paged {
         let kind = self.plan.kind;
         self.pager = Pager::new(options(self.plan.limit), slots(kind, false));
         self.pager.expect_more();
-        // The successor reassigns numbers: those of the dead agent must not be mistaken for them.
+        // The successor gives out numbers anew, so those of the dead agent must not be mistaken for them.
         for process in &mut self.kernel.processes {
             (process.before, process.view, process.mapping) =
                 (process.view, ViewId(u16::MAX), MappingId(u16::MAX));
@@ -389,7 +394,8 @@ impl Paged {
         for (old, table) in std::mem::take(&mut self.tables) {
             let view = self.pager.add_view(PageTable::new(Arc::clone(&table)), true).expect("one of few");
             self.tables.push((view, table));
-            // Processes are identified by their views: a new view's number may equal another process's old one.
+            // A view's new number may be another view's old one, so processes are found by the old number
+            // kept in `before`.
             for process in self.kernel.processes.iter_mut().filter(|p| p.alive && p.before == old) {
                 process.view = view;
                 process.mapping = self.pager.add_mapping(view).expect("one of few");
@@ -406,7 +412,7 @@ impl Paged {
         self.kernel.wake_everybody();
     }
 
-    /// Adds the pager's counters to `figures` when the pager ends.
+    /// Adds the counters of a pager that ends to `figures`.
     pub fn retire(&self, figures: &mut Figures) {
         let counters = self.pager.counters();
         figures.faults += counters.faults;
@@ -419,12 +425,13 @@ impl Paged {
         figures.discards += counters.discarded;
     }
 
-    /// True if everything has ended and all checks have passed.
+    /// Returns true if everything has ended and all checks have passed.
     pub fn is_finished(&self) -> bool {
         self.finish == Finish::Done
     }
 
-    /// Continues the end of the run, without further faults; returns true once everything has ended.
+    /// Continues with the end of the run, in which threads begin no further accesses; returns true once
+    /// everything has ended.
     pub fn finish(&mut self) -> bool {
         (self.kernel.quiet, self.kernel.crash_in, self.steps) = (true, None, 0);
         if self.died || self.hpa.is_none() {
@@ -453,7 +460,8 @@ impl Paged {
         self.finish == Finish::Done
     }
 
-    /// Expected content, at the memory nodes, of the pages of a shared region, except pages whose data is lost.
+    /// Returns the content that the pages of a shared region must have at the memory nodes, except for pages
+    /// whose data is lost.
     pub fn expected(&self) -> Vec<(u32, [u64; WORDS])> {
         if self.plan.kind == MemorySharing::Private {
             return Vec::new();
@@ -465,7 +473,7 @@ impl Paged {
         (0..PAGES).filter(known).map(|page| (page, self.kernel.expectation(0, page))).collect()
     }
 
-    /// Reasons that the region is not idle, for a message.
+    /// Describes why the region is not idle, for the message about a run that does not end.
     pub fn state(&self) -> String {
         let (stopped, resident) = (self.kernel.stopped(), self.pager.resident());
         let (count, waiting) = (self.transfers.count(), self.transfers.is_waiting());
@@ -476,15 +484,15 @@ impl Paged {
     }
 }
 
-/// The words of a page that threads use.
+/// Returns the words of a page that threads use.
 pub(super) fn words(page: &Page) -> [u64; WORDS] {
     std::array::from_fn(|word| load(page, word))
 }
 
-/// Bytes of a page, as `u64` for HPA arithmetic.
+/// Size of a page in bytes, as `u64` for arithmetic with HPAs.
 pub(super) const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Resumes a panic, unless it is the simulated death of an agent.
+/// Resumes a panic, unless it simulates the death of an agent.
 fn rethrow(panic: Box<dyn Any + Send>) {
     if panic.downcast_ref::<Crash>().is_none() {
         resume_unwind(panic);

@@ -1,5 +1,5 @@
-//! The program of a compute node: its operations, its regions and their expected content, and the steps that it takes
-//! in a round.
+//! The program of a compute node: its operations, its regions with their expected content, and the steps that
+//! it takes in a round of the engine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -29,74 +29,75 @@ use crate::trace::{Name, Trace};
 use crate::verdict::check_write_back;
 use crate::violation::InvariantViolation;
 
-/// State of a memory node as reported by the sessions of one process.
+/// State of a memory node, as the sessions of one process have reported it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reported {
     /// Incarnation of the memory node's content.
     pub incarnation: Option<u64>,
-    /// Set if that content is lost.
+    /// True if the session has reported that this content is lost.
     pub lost: bool,
 }
 
-/// A program with a register for each line, or several programs with mapped memory.
+/// A program that reads and writes lines, each with a register of its expected values, or programs with
+/// mapped memory.
 pub(super) struct Program {
     pub mac: Mac,
     pub index: usize,
     /// Number of operations still to be submitted.
     pub quota: u64,
-    /// Time of the program's last action.
+    /// Time of the program's last round.
     pub now: Time,
     pub random: Random,
     pub shape: Shape,
-    /// Regions; without a manager, by memory node.
+    /// Parts of regions; without a manager, one for each memory node, in that order.
     pub regions: Vec<Region>,
     pub layout: Layout,
     pub mistake: Option<PlantedFault>,
     pub reported: BTreeMap<Mac, Reported>,
-    /// Operations in flight with the engine's ids, in order of submission.
+    /// Operations in flight, each with its request id, in order of submission.
     pub under_way: Vec<(u32, Operation)>,
     pub ended: CompletedOperations,
     pub next_user: u32,
     pub next_value: u64,
     pub pending: Option<Operation>,
-    /// Operations for the remaining pieces of the current range; submitted without a pause.
+    /// Operations on the remaining pieces of the present range, which are submitted without a pause.
     pub parts: VecDeque<Operation>,
-    /// HPA index of the line near which half of the operations on an interleaved region are drawn, so that they
+    /// Index of the line near which half of the operations on an interleaved region are drawn, so that they
     /// collide.
     pub hot: u64,
     pub issue_at: Time,
     pub pause: Duration,
-    /// Interval by which the pending operation was last deferred.
+    /// Interval by which the pending operation was deferred last.
     pub put_off: Duration,
-    /// Largest number of stranded lines so far.
+    /// Maximum number of stranded lines so far.
     pub stranded: usize,
     pub depth: usize,
-    /// Largest number of operations submitted in direct succession.
+    /// Maximum number of operations submitted in direct succession.
     pub together: usize,
     pub wait_limit: Duration,
     pub all_succeed: bool,
     pub trace: Trace,
     /// Connection to the manager; `None` with a static map.
     pub managed: Option<Managed>,
-    /// Region changes in the manager's answer to the last call; `None` once they are applied.
+    /// Region changes from the manager that the worker has not applied yet; `None` if there are none.
     pub orders: Option<Vec<AttachmentChange>>,
     /// Mapped memory; `None` for a program that submits operations.
     pub paged: Option<Box<Paged>>,
 }
 
 impl Program {
-    /// True if operations remain to be submitted.
+    /// Returns true if operations remain to be submitted.
     pub fn has_more(&self) -> bool {
         self.pending.is_some() || !self.parts.is_empty() || self.quota > 0 && !self.layout.parts().is_empty()
     }
 
-    /// Abandons pending operations on the given parts of regions.
+    /// Abandons the operations on these parts of regions that were not submitted yet.
     pub fn give_up(&mut self, parts: &[usize]) {
         self.pending = self.pending.filter(|op| !parts.contains(&op.region));
         self.parts.retain(|op| !parts.contains(&op.region));
     }
 
-    /// Submits operations that are due; returns the number of those that the engine has accepted.
+    /// Submits the operations that are due; returns the number of those that the engine has accepted.
     fn submit(
         &mut self,
         engine: &mut Engine,
@@ -109,7 +110,8 @@ impl Program {
             return Ok(0);
         }
         let before = self.next_user;
-        // One pause for each operation, so that a program that submits several in succession lasts as long as others.
+        // Each operation counts a pause, so that a program that submits several at once takes as long as
+        // others.
         let mut pauses = Duration::ZERO;
         for made in 1..=self.together {
             self.issue(engine, now, tx, around, tally)?;
@@ -176,12 +178,12 @@ impl Program {
                     let losses = losses.expect("one of the node's");
                     let regions = self.regions.iter_mut().filter(|region| region.origin.mn == at);
                     regions.for_each(|region| region.opened(incarnation, losses));
-                    // An operation refused for lack of a session can be retried at once.
+                    // Operations are refused while there is no session; now the next one may succeed.
                     self.issue_at = self.issue_at.min(now);
                 }
                 EngineEvent::Session { event: SessionEvent::Dead, .. } => tally.figures.deaths += 1,
                 EngineEvent::Session { .. } => {}
-                // The regions of this world have one copy.
+                // The regions of a simulated run have one copy each, so no leg can replace another.
                 EngineEvent::LegSilent { .. } | EngineEvent::LegFilled { .. } => {}
                 EngineEvent::WriteBackRefused { hpa, error } => {
                     let place = self.layout.place(hpa);
@@ -201,14 +203,15 @@ impl Program {
     }
 }
 
-/// The program's part of one round.
+/// The program's part in one round of the engine.
 pub(super) struct Step<'a> {
     pub program: &'a mut Program,
     pub around: NodeContext<'a>,
     pub tally: &'a mut Tally,
-    /// Set if the round submits the program's operations; a program with a port submits them before the round.
+    /// True if the round submits the program's operations. A program with a port submits them before the
+    /// round.
     pub submits: bool,
-    /// First violation found in the round.
+    /// First violation found in the round, as an error.
     pub found: Result<(), InvariantViolation>,
 }
 
@@ -227,7 +230,7 @@ impl Step<'_> {
         })
     }
 
-    /// Makes the requests of one call of a port, and sends them.
+    /// Submits the requests of one call of a port, and sends them.
     pub fn call(&mut self, engine: &mut Engine, link: &mut SimulatedLink<'_>, now: Time) {
         if self.shares_frames() {
             engine.hold();
@@ -252,11 +255,12 @@ impl Users for Step<'_> {
         if frames == 0 {
             return;
         }
-        // A received frame may have reported a loss, to be handled before new operations are submitted.
+        // A received frame may have reported a loss, which must be recorded before new operations are
+        // submitted.
         self.check(|program, around, tally| program.take(engine, now, around, tally));
         let program = &mut *self.program;
         if program.pending.is_some() || !program.parts.is_empty() {
-            // The event that the pending operation waits for may have occurred.
+            // The pending operation may have waited for what has just arrived.
             program.issue_at = program.issue_at.min(now);
         }
     }
@@ -280,7 +284,7 @@ impl Users for Step<'_> {
         while let Some((session, job)) = engine.poll_handshake() {
             engine.handshake_done(session, job.run(), now);
         }
-        // Takes what a due timer has completed.
+        // A timer may have completed operations.
         self.check(|program, around, tally| program.take(engine, now, around, tally));
     }
 
@@ -289,7 +293,7 @@ impl Users for Step<'_> {
     }
 }
 
-/// The link of a node in one round: receives the frames that have arrived by the round's time.
+/// The link of a node in one round, which receives the frames that have arrived by the round's time.
 pub(super) struct SimulatedLink<'a> {
     pub link: &'a mut dyn Link,
     pub now: Time,

@@ -1,5 +1,5 @@
-//! Moments at which a compute node runs a round: its thread sleeps in virtual time as [`IdlePolicy`] tells the agent's
-//! worker, or [`Waiter`] a port, and only the events in this table end its sleep.
+//! Times at which a compute node runs a round. Its thread sleeps in virtual time as [`IdlePolicy`] decides
+//! for the agent's worker, or [`Waiter`] for a port. Only the events in this table end the sleep.
 //!
 //! | wakes an agent | wakes a port |
 //! |---|---|
@@ -27,25 +27,26 @@ use crate::tally::Tally;
 use crate::trace::Name;
 use crate::violation::InvariantViolation;
 
-/// Time between two rounds of a spinning thread that find nothing; an arriving frame ends this time at once.
+/// Time between two rounds of a spinning thread that find nothing. A frame that arrives ends this time at
+/// once.
 const SPIN_ROUND: Duration = Duration::from_micros(10);
-/// Time between two rounds while a due timer could not be served because the transmit ring is full.
+/// Time between two rounds while a timer is due that cannot be served, because the transmit ring is full.
 const ROUND: Duration = Duration::from_micros(1);
 
-/// The thread that drives a node's engine.
+/// Thread that calls a node's engine.
 pub(super) enum Driver {
-    /// The agent's worker.
+    /// The agent's worker, which other threads can wake.
     Agent(IdlePolicy),
     /// The program itself, through a port.
     Port(Waiter),
 }
 
-/// Sleep of the thread that drives the engine.
+/// Sleep of the thread that calls the engine.
 pub(super) struct Waking {
     pub driver: Driver,
     /// Time until which the thread runs no round unless an event occurs.
     until: Time,
-    /// Set if the thread sleeps until then; it polls otherwise.
+    /// True if the thread sleeps until then; otherwise it polls.
     sleeps: bool,
 }
 
@@ -56,7 +57,7 @@ impl Waking {
         Waking { driver, until: Time::ZERO, sleeps: false }
     }
 
-    /// Ends the sleep, because of a region change or because another process has taken over.
+    /// Ends the sleep, because of a region change or a new process.
     pub fn wake(&mut self) {
         self.until = Time::ZERO;
         if let Driver::Agent(policy) = &mut self.driver {
@@ -64,7 +65,7 @@ impl Waking {
         }
     }
 
-    /// Shortens the sleep, because requests were submitted to the engine outside the thread's rounds.
+    /// Shortens the sleep, because requests were submitted to the engine outside of the thread's rounds.
     pub fn wake_soon(&mut self, now: Time) {
         (self.until, self.sleeps) = (self.until.min(now + SPIN_ROUND), false);
     }
@@ -75,15 +76,15 @@ impl Waking {
 }
 
 impl Program {
-    /// Time at which the program wakes the thread that drives the engine. A refused operation does not: the agent
-    /// retries it by itself.
+    /// Returns the time at which the program wakes the thread that calls the engine. An operation that the
+    /// engine has refused does not wake an agent's worker, which retries it by itself.
     fn rings_at(&self, by_port: bool) -> Option<Time> {
         let calls = self.has_more() && (by_port || self.pending.is_none());
         let faults = self.paged.as_ref().and_then(|paged| paged.steps_at());
         calls.then_some(self.issue_at).into_iter().chain(faults).min()
     }
 
-    /// State of engine and program after a round, from which the sleep is decided.
+    /// Returns what the policy of sleep needs to know of engine and program after a round.
     fn seen(&self, engine: &Engine, found: Found) -> Seen {
         let drains = self.managed.as_ref().is_some_and(|managed| managed.drains.makes_progress());
         let pages = self.paged.as_ref().is_some_and(|paged| paged.is_waiting());
@@ -96,7 +97,7 @@ impl Program {
         }
     }
 
-    /// Time of the earliest timer of engine and program.
+    /// Returns the time of the earliest timer of engine and program.
     fn timer(&self, engine: &Engine) -> Time {
         let pages = self.paged.as_ref().and_then(|paged| paged.retries_at());
         pages.map_or(engine.deadline(), |at| at.min(engine.deadline()))
@@ -104,7 +105,7 @@ impl Program {
 }
 
 impl ComputeNode {
-    /// Time of the node's next action.
+    /// Returns the time of the node's next action.
     pub fn deadline(&self) -> Time {
         let control = self.program.managed.as_ref().and_then(|managed| managed.deadline());
         let rings = self.program.rings_at(self.waking.is_port());
@@ -112,7 +113,7 @@ impl ComputeNode {
         due.unwrap_or(Time(u64::MAX)).max(self.paused_until)
     }
 
-    /// Runs a round, unless the node sleeps or is paused; returns whether the next round follows at once.
+    /// Runs a round, unless the node sleeps or is paused. Returns true if the next round follows at once.
     ///
     /// # Errors
     /// Returns a violation found in the round.
@@ -135,7 +136,8 @@ impl ComputeNode {
         Ok(!self.has_died() && self.rest(now, found, around, tally)?)
     }
 
-    /// Checks that the node does not sleep while a timer is due; returns whether a timer is due.
+    /// Checks that the node does not sleep while a timer is due. Returns false without a violation: no round
+    /// follows.
     fn check_timers(&self, now: Time) -> Result<bool, InvariantViolation> {
         let due = self.program.timer(&self.engine);
         if self.waking.sleeps && due < now {
@@ -161,7 +163,7 @@ impl ComputeNode {
         let mut step = Step { program, around, tally, submits: !by_port, found: Ok(()) };
         let mut found = Found::default();
         if by_port {
-            // A call makes its requests, then polls until it reads the clock.
+            // One call makes requests, and then polls until the next reading of the clock.
             step.call(engine, &mut link, now);
             let Ok(polled) = node::round(engine, &mut link, &mut step, None, batch);
             found = polled;
@@ -173,7 +175,7 @@ impl ComputeNode {
         step.found.map(|()| found)
     }
 
-    /// Decides on the time of the next round; returns true if the round follows at once.
+    /// Decides on the time of the next round. Returns true if the round follows at once.
     fn rest(
         &mut self,
         now: Time,
@@ -189,7 +191,7 @@ impl ComputeNode {
         let rest = match &mut waking.driver {
             Driver::Agent(policy) => {
                 let seen = program.seen(engine, found);
-                // Polls of empty rings take no virtual time.
+                // Polls of empty rings take no virtual time, so that spinning ends at once.
                 while policy.spins(seen, false) {}
                 if policy.yields(false) {
                     policy.yielded(now, now);
@@ -209,7 +211,7 @@ impl ComputeNode {
             Rest::Housekeeping => {
                 program.follow_orders(engine, now);
                 program.take(engine, now, around, tally)?;
-                // Planted mistake: keeps the sleep decided on before the region change arrived.
+                // The planted fault: the thread sleeps as decided before the region change arrived.
                 if program.mistake == Some(PlantedFault::SleepsOnOrders) {
                     waking.sleeps = true;
                     (now + Waiter::SLEEP_MAX).min(due.max(now + ROUND))

@@ -1,7 +1,7 @@
-//! The manager's process: the released state machine, over a state that outlives it.
+//! The manager's process: the released state machine, over a store that survives the process.
 //!
-//! A call is executed, its change is committed, and only then it is answered. The process can be killed before the
-//! commit, between commit and answer, or while idle; the next one takes over the committed state.
+//! A call is executed and its change is committed; only then it is answered. The process can be killed before
+//! the commit, between commit and answer, or between calls. The next process takes over the committed state.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::trace::Trace;
 
 /// Wall-clock time at the start of virtual time, in milliseconds since the Unix epoch.
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// Commits lost by a manager with the planted mistake of forgetting commits: every third.
+/// With the planted fault of forgetting commits, every third command is lost.
 const FORGETS_EVERY: u64 = 3;
 
-/// Point at which a manager is killed.
+/// Point at which the manager's process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillPoint {
     /// At once, between two calls.
@@ -32,7 +32,7 @@ pub enum KillPoint {
     AfterCommit,
 }
 
-/// A sync call (long poll) that waits for a change.
+/// A sync call that waits for a change (a long poll).
 struct Poll {
     caller: Caller,
     call: u64,
@@ -50,29 +50,30 @@ struct Process {
     polls: Vec<Poll>,
 }
 
-/// The manager's process, its store, and the point at which the process is to be killed.
+/// The manager over all its processes, with the store and the point at which the present process is to be
+/// killed.
 pub struct ManagerNode {
     committed: FabricState,
     process: Option<Process>,
-    /// Number of processes started so far.
+    /// Number of processes so far.
     runs: u64,
     seed: u64,
     node_timeout_ms: u64,
-    /// Start time of the next process, if none runs.
+    /// Time at which the next process starts, if none runs.
     up_at: Time,
-    /// Point at which the process is to be killed, and time from then to the start of the next process.
+    /// Point at which the process is to be killed, and the time from then to the start of the next process.
     kill: Option<(KillPoint, Duration)>,
     mistake: Option<PlantedFault>,
-    /// Copy of an earlier state of the store.
+    /// Earlier state of the store, as a backup would have it.
     older: FabricState,
-    /// The genuine store while the process runs over another one, and the time at which the process gets it back.
+    /// The genuine store while a process runs over another one, and the time at which it is put back.
     put_away: Option<(FabricState, Time)>,
-    /// Number of commands so far, for the planted mistake of forgetting commits.
+    /// Number of commands issued so far, by which the planted fault chooses those to lose.
     commands: u64,
     trace: Trace,
 }
 
-/// The process was killed during a call, which gets no answer.
+/// Reason why a call has no answer: the process was killed during it.
 struct ProcessKilled;
 
 fn now_ms(now: Time) -> u64 {
@@ -80,8 +81,8 @@ fn now_ms(now: Time) -> u64 {
 }
 
 impl ManagerNode {
-    /// A manager over an empty state, which considers nodes unreachable after `node_timeout_ms` of silence. The process
-    /// starts at once.
+    /// Makes a manager over an empty store, which regards a node as unreachable after `node_timeout_ms` of
+    /// silence. The first process starts at once.
     pub fn new(seed: u64, node_timeout_ms: u64, trace: Trace) -> ManagerNode {
         ManagerNode {
             committed: FabricState::default(),
@@ -99,18 +100,18 @@ impl ManagerNode {
         }
     }
 
-    /// Makes the manager run with a planted mistake.
+    /// Makes the manager break a rule on purpose.
     pub fn plant(&mut self, mistake: PlantedFault) {
         self.mistake = Some(mistake);
     }
 
-    /// Committed state of the genuine store.
+    /// Returns the committed state of the genuine store.
     pub fn state(&self) -> &FabricState {
         self.put_away.as_ref().map_or(&self.committed, |(right, _)| right)
     }
 
-    /// Kills the process; for the time `lasts`, the next processes run over an older copy of the store, or over an
-    /// `empty` one. Returns `false` if a process already runs over a wrong store.
+    /// Kills the process. For the time `lasts`, the next processes run over an older copy of the store, or
+    /// over an `empty` one. Returns false if the present process already runs over a wrong store.
     pub(crate) fn mislead(&mut self, now: Time, empty: bool, lasts: Duration, away: Duration) -> bool {
         if self.put_away.is_some() {
             return false;
@@ -123,29 +124,29 @@ impl ManagerNode {
         true
     }
 
-    /// True if a wrong store (an empty one or the older copy) has all events that a node has seen: the node cannot
-    /// distinguish its manager from the genuine one, follows it, and refuses the genuine one from then on.
+    /// Returns true if the wrong store, an empty one or the older copy, has all events that a node has seen.
+    /// Such a node cannot distinguish the manager from the genuine one: it follows, and refuses the genuine
+    /// manager from then on.
     pub(crate) fn could_mislead(&self, empty: bool, seen: Watermark) -> bool {
         let terms: Vec<_> = self.older.leader_terms.values().cloned().collect();
         !empty && lineage::contains(&terms, self.older.meta.watermark, seen)
     }
 
-    /// Keeps a copy of the current store as the older one.
+    /// Copies the genuine store; later [`Self::mislead`] may use the copy as an older store.
     pub(crate) fn copy_store(&mut self) {
         self.older = self.state().clone();
     }
 
-    /// True if a process runs.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// State machine of the running process.
+    /// Returns the state machine of the running process.
     pub fn manager(&self) -> Option<&Manager> {
         self.process.as_ref().map(|process| &process.manager)
     }
 
-    /// Kills the process at the point `at`; another process starts after `away`.
+    /// Kills the process at the point `at`; the next process starts after `away`.
     pub fn kill(&mut self, now: Time, at: KillPoint, away: Duration) {
         match at {
             KillPoint::Now => self.die(now, away),
@@ -168,7 +169,7 @@ impl ManagerNode {
         }
     }
 
-    /// Time of the manager's next action.
+    /// Returns the time of the manager's next action.
     pub fn deadline(&self) -> Option<Time> {
         let right = self.put_away.as_ref().map(|(_, until)| *until);
         let Some(process) = &self.process else { return right.into_iter().chain([self.up_at]).min() };
@@ -177,12 +178,13 @@ impl ManagerNode {
         process.polls.iter().map(|poll| poll.until).chain(tick).chain(right).min()
     }
 
-    /// Performs due actions: starts a process, marks silent nodes as unreachable, answers calls that have waited long
-    /// enough.
+    /// Performs the actions that are due: starts a process, marks silent nodes as unreachable, answers calls
+    /// that have waited long enough.
     pub fn work(&mut self, now: Time, net: &mut ControlNetwork) {
         if let Some((right, _)) = self.put_away.take_if(|(_, until)| *until <= now) {
             self.trace.log(now, "gmm", || "has its store again".into());
             self.committed = right;
+            // The process has the content of the other store in its memory, so it is replaced too.
             self.die(now, Duration::ZERO);
         }
         if self.process.is_none() {
@@ -200,6 +202,7 @@ impl ManagerNode {
 
     fn start(&mut self, now: Time) {
         self.runs += 1;
+        // The numbers are never 0, which stands for "no run".
         let number = |what: u64| (self.seed ^ what).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let options = Options {
             node_timeout_ms: self.node_timeout_ms,
@@ -214,7 +217,7 @@ impl ManagerNode {
         self.process = Some(Process { manager, polls: Vec::new() });
     }
 
-    /// Handles a message to the manager.
+    /// Handles a message to the manager; without a process the message is lost.
     pub fn handle(&mut self, message: ControlMessage, now: Time, net: &mut ControlNetwork) {
         if self.process.is_none() {
             return;
@@ -238,7 +241,7 @@ impl ManagerNode {
                 if let Some(process) = &mut self.process {
                     process.polls.retain(|poll| !same(poll));
                 }
-                // The caller has hung up, so the result is irrelevant.
+                // The result is of no use, since nobody waits for it.
                 let _ = self.apply(Command::HungUp(node, registration), now);
             }
             ControlMessage::Answer { .. } => {}
@@ -246,7 +249,7 @@ impl ManagerNode {
         self.answer_polls(now, net);
     }
 
-    /// Executes a request; returns the answer, unless the call has to wait for a change.
+    /// Executes a request. Returns the answer, or `None` if the call has to wait for a change.
     fn carry_out(
         &mut self,
         caller: Caller,
@@ -267,7 +270,7 @@ impl ManagerNode {
                 let wait_ms = sync.wait_ms;
                 (Command::SyncComputeNode(cn, sync), wait_ms)
             }
-            // The operator sends no orders to a manager with a wrong store.
+            // The operator would notice the wrong store, so no order reaches a manager that has one.
             ManagerCall::Order(_) if self.put_away.is_some() => return Err(ProcessKilled),
             ManagerCall::Order(command) => (*command, 0),
         };
@@ -351,7 +354,7 @@ impl ManagerNode {
         }
     }
 
-    /// Answers waiting calls for which a change has occurred, or that have waited long enough.
+    /// Answers the waiting calls for which a change has occurred, or that have waited long enough.
     fn answer_polls(&mut self, now: Time, net: &mut ControlNetwork) {
         let Some(Process { manager, polls }) = &mut self.process else { return };
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! Messages between the manager and its callers: the REST interface's calls, without HTTP.
+//! Messages between the manager and its callers: calls of the REST interface, without HTTP.
 
 use std::fmt;
 
@@ -10,12 +10,11 @@ use cxloe_fabric::model::{CnId, Name};
 use cxloe_gmm_core::manager::Command;
 use cxloe_gmm_core::manager::liveness::NodeKey;
 
-/// Sender of a call to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Memory node of this number in the run.
+    /// The memory node with this number in the run.
     Mn(usize),
-    /// Compute node of this number in the run.
+    /// The compute node with this number in the run.
     Cn(usize),
     /// The operator, who creates and destroys regions.
     Operator,
@@ -31,7 +30,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// A call to the manager: a request of the REST interface.
+/// A call to the manager, which is a request of the REST interface.
 #[derive(Clone, Debug)]
 pub enum ManagerCall {
     /// `POST /v1/memory-nodes`.
@@ -40,55 +39,43 @@ pub enum ManagerCall {
     SyncMemoryNode(Name, MemoryNodeSync),
     /// `POST /v1/memory-nodes/NAME/orphans`.
     ReportOrphans(Name, ReportOrphans),
-    /// A node reports that it does not follow this manager.
+    /// Report of a node that it does not follow this manager.
     NotFollowed(NotFollowed),
     /// `POST /v1/compute-nodes`.
     RegisterComputeNode(RegisterComputeNode),
     /// `POST /v1/compute-nodes/CN/sync`, a long poll.
     SyncComputeNode(CnId, ComputeNodeSync),
-    /// A command of the operator: regions, bindings.
+    /// A command of the operator, on regions or bindings.
     Order(Box<Command>),
 }
 
-/// The manager's answer to a call.
 #[derive(Clone, Debug)]
 pub enum ManagerReply {
-    /// Answer to the registration of a memory node.
     MemoryNodeRegistered(Box<MemoryNodeRegistered>),
-    /// Answer to a memory node's sync.
     MemoryNodeSynced(Box<MemoryNodeSynced>),
-    /// Answer to the registration of a compute node.
     ComputeNodeRegistered(Box<ComputeNodeRegistered>),
-    /// Answer to a compute node's sync.
     ComputeNodeSynced(Box<ComputeNodeSynced>),
     /// The operator's command was executed and committed.
     Done,
-    /// The request was refused, with this reason.
+    /// The request was refused, with a code and the reason.
     Refused(ErrorCode, String),
 }
 
-/// A message between the manager and a node or the operator.
 #[derive(Clone, Debug)]
 pub enum ControlMessage {
-    /// A request of a caller to the manager.
+    /// Request of a caller to the manager.
     Call {
-        /// Sender of the call.
         caller: Caller,
         /// Number that the caller has given to the call; the answer repeats it.
         call: u64,
-        /// Content of the call.
         request: ManagerCall,
     },
-    /// The manager's answer to a request.
     Answer {
-        /// Caller that the answer is for.
         caller: Caller,
-        /// Number of the answered call.
         call: u64,
-        /// Content of the answer.
         answer: ManagerReply,
     },
-    /// Hang-up of a node's connection while its sync waited, with the number of the node's registration.
+    /// A node has closed its connection while its sync waited; with the number of the node's registration.
     HungUp(NodeKey, u64),
 }
 

@@ -1,4 +1,4 @@
-//! The network between the manager and all others: messages are delayed, lost, and duplicated.
+//! The network between the manager and its callers, which delays, loses and duplicates messages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,26 +9,27 @@ use cxloe_wire::time::Time;
 use super::message::{Caller, ControlMessage};
 use crate::trace::Trace;
 
-/// Delays and faults of messages on the control network.
+/// Delays and faults of the control network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conditions {
-    /// Shortest time from sending to arrival.
+    /// Minimum time from sending to arrival.
     pub delay: Duration,
-    /// Largest additional delay; each message draws its own.
+    /// Maximum additional delay; each message draws its own.
     pub jitter: Duration,
-    /// Probability that a message is lost.
     pub lose: Probability,
-    /// Probability that a call arrives twice, one directly behind the other.
+    /// Probability that a call arrives twice. The second copy is delayed anew, except of calls of the
+    /// operator.
     pub repeat: Probability,
-    /// Probability that a message arrives after its receiver has timed out.
+    /// Probability that a message is delayed by up to 80 ms, so that it may arrive after its receiver has
+    /// timed out.
     pub late: Probability,
 }
 
-/// Longest delay of late messages.
+/// Maximum additional delay of late messages, longer than the wait for an answer.
 const LATE: Duration = Duration::from_millis(80);
 
 impl Conditions {
-    /// A network without faults.
+    /// Conditions without faults.
     pub const GOOD: Conditions = Conditions {
         delay: Duration::from_micros(100),
         jitter: Duration::ZERO,
@@ -38,31 +39,32 @@ impl Conditions {
     };
 }
 
-/// Counts of messages on the control network.
+/// Messages on the control network, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages that callers and manager have sent.
+    /// Number of messages that callers and manager have sent.
     pub sent: u64,
-    /// Messages dropped by loss or by a cut.
+    /// Number of messages dropped by loss or by a cut.
     pub lost: u64,
-    /// Calls that arrived twice.
+    /// Number of calls that the network has sent twice.
     pub repeated: u64,
 }
 
-/// Messages in flight between the manager and its callers, and the network's faults.
+/// Messages in flight between the manager and its callers, and the faults that they meet.
 pub struct ControlNetwork {
     on_the_way: BTreeMap<(Time, u64), ControlMessage>,
     sent: u64,
     random: Random,
     conditions: Conditions,
-    /// A cut, and its end: until then no message of this caller arrives in either direction; of any caller if `None`.
+    /// A cut and its end. Until then no message of this caller arrives, in either direction; with `None`, of
+    /// any caller.
     cut: Option<(Option<Caller>, Time)>,
     counts: Counts,
     trace: Trace,
 }
 
 impl ControlNetwork {
-    /// A network without messages, under these conditions.
+    /// Makes a network without messages, under these conditions.
     pub fn new(random: Random, conditions: Conditions, trace: Trace) -> ControlNetwork {
         let (on_the_way, counts) = (BTreeMap::new(), Counts::default());
         ControlNetwork { on_the_way, sent: 0, random, conditions, cut: None, counts, trace }
@@ -81,8 +83,9 @@ impl ControlNetwork {
             self.trace.log(now, "control", || format!("{message}  LOST"));
             return;
         }
-        // An abandoned order of the operator must not take effect after later ones: orders identify a region by name
-        // only, and a later region may have the same name. Nodes' calls contain registration numbers.
+        // An abandoned order of the operator must not take effect after later ones: orders identify a region
+        // by name only, and a later region may have the same name. Calls of nodes may arrive in any order,
+        // since they contain registration numbers.
         let in_order = matches!(message, ControlMessage::Call { caller: Caller::Operator, .. });
         let at = if in_order { now + self.conditions.delay } else { self.arrival(now) };
         if matches!(message, ControlMessage::Call { .. }) && self.random.chance(self.conditions.repeat) {
@@ -106,12 +109,12 @@ impl ControlNetwork {
         self.on_the_way.insert((at, self.sent), message);
     }
 
-    /// Delays a message that has arrived until `until`.
+    /// Delays a message that has arrived until `until`, for a receiver that is paused.
     pub fn put_off(&mut self, until: Time, message: ControlMessage) {
         self.put(until, message);
     }
 
-    /// Arrival time of the next message.
+    /// Returns the time at which the next message arrives.
     pub(crate) fn next_arrival(&self) -> Option<Time> {
         self.on_the_way.keys().next().map(|(at, _)| *at)
     }
@@ -129,13 +132,13 @@ impl ControlNetwork {
         self.cut = Some((whose, until));
     }
 
-    /// Ends the cut, and all loss and duplication.
+    /// Ends the cut, and all loss, lateness and duplication.
     pub fn heal(&mut self) {
         self.cut = None;
         self.conditions = Conditions::GOOD;
     }
 
-    /// Counts since the start of the run.
+    /// Returns the counts since the start of the run.
     pub fn counts(&self) -> Counts {
         self.counts
     }

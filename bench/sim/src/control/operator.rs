@@ -1,5 +1,6 @@
-//! The operator: requests regions, grows, disables, enables, binds, unbinds, resets and destroys them while they are in
-//! use; repeats requests that are not answered; and records acknowledged regions.
+//! The simulated operator: requests regions; grows, disables, enables, binds, unbinds, resets and destroys
+//! them while they are in use; repeats orders that are not answered; and records acknowledged regions, which
+//! must not disappear.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,12 +21,12 @@ use crate::tally::Figures;
 use crate::trace::Trace;
 use crate::violation::InvariantViolation;
 
-/// Largest size of a region, as a multiple of its initial size.
+/// Maximum number of decoders of a region: it grows by its initial size until it has this number.
 const GROWN_MAX: usize = 3;
-/// Interval between checks for missing regions.
+/// Maximum interval between two checks whether a region is missing.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A region that the operator maintains for a compute node.
+/// A region that the operator keeps in existence for a compute node.
 #[derive(Clone, Debug)]
 pub struct DesiredRegion {
     /// Name of the region, unique in the run.
@@ -34,11 +35,11 @@ pub struct DesiredRegion {
     pub owner: CnId,
     /// Number of memory nodes that the region is interleaved over.
     pub ways: Ways,
-    /// Bytes on one memory node before the next follows.
+    /// Number of bytes on one memory node before the next one follows.
     pub granularity: Granularity,
-    /// Memory nodes that the region is to be placed on.
+    /// Memory nodes on which the region is to be placed.
     pub on: Vec<Name>,
-    /// Bytes on each memory node.
+    /// Size in bytes of the part on each memory node.
     pub bytes: u64,
 }
 
@@ -57,26 +58,27 @@ impl DesiredRegion {
     }
 }
 
-/// The operator's pending orders, and the regions that the manager has acknowledged.
+/// The operator's pending order, and the regions that the manager has acknowledged.
 pub struct Operator {
     port: Port,
     random: Random,
     wanted: Vec<DesiredRegion>,
-    /// Number of orders still to be sent.
+    /// Number of random orders still to be sent.
     left: u64,
     interval: Duration,
     next_at: Time,
-    /// Order that was sent and is not yet answered.
+    /// Order that was sent and is not answered yet.
     order: Option<Command>,
-    /// Regions whose creation was acknowledged, and that no order has destroyed since.
+    /// Regions whose creation the manager has acknowledged, and that no order was to destroy since.
     promised: BTreeSet<Name>,
-    /// Set once the operator destroys all regions.
+    /// True once the operator destroys all regions, at the end of a run.
     closing: bool,
     trace: Trace,
 }
 
 impl Operator {
-    /// An operator who maintains these regions and sends `left` orders about them, about `interval` apart.
+    /// Makes an operator who keeps these regions in existence and sends `orders` random orders about them, on
+    /// average `interval` apart.
     pub fn new(
         wanted: Vec<DesiredRegion>,
         orders: u64,
@@ -98,12 +100,12 @@ impl Operator {
         }
     }
 
-    /// Time of the operator's next action.
+    /// Returns the time of the operator's next action.
     pub fn deadline(&self) -> Option<Time> {
         if self.order.is_some() { self.port.deadline() } else { Some(self.next_at) }
     }
 
-    /// True if all orders were sent and answered.
+    /// Returns true if all random orders were sent and every order was answered.
     pub(crate) fn is_done(&self) -> bool {
         self.left == 0 && self.order.is_none()
     }
@@ -119,8 +121,8 @@ impl Operator {
         self.closing = true;
     }
 
-    /// Sends the next order, or repeats the last one. `state` is the manager's state; `idle` is a compute node without
-    /// a usable region.
+    /// Sends the next order, or repeats the last one if its answer is overdue. `state` is the manager's
+    /// state; `idle` is a compute node without a usable region, for which a region is repaired.
     pub fn work(&mut self, state: &FabricState, idle: Option<CnId>, now: Time, net: &mut ControlNetwork) {
         if self.port.has_given_up(now) {
             self.trace.log(now, "operator", || "no answer; asks again".into());
@@ -134,7 +136,7 @@ impl Operator {
         let order = if self.closing {
             self.take_down(state)
         } else if let Some(missing) = self.wanted.iter().find(|w| !self.promised.contains(&w.name)) {
-            // The region is missing initially, and after its destruction.
+            // The region is missing at the beginning of a run, and after it was destroyed.
             let gone = !state.regions.contains_key(&missing.name);
             let soon = self.left == 0 || self.random.below(3) > 0;
             (gone && soon).then(|| missing.create())
@@ -163,7 +165,8 @@ impl Operator {
         }
     }
 
-    /// Removes the regions that an order destroys from the acknowledged ones, whether the order takes effect or not.
+    /// Removes the regions that an order may destroy from the acknowledged ones, since the order may take
+    /// effect even if its answer is lost.
     fn forget(&mut self, order: Command, state: &FabricState) {
         match order {
             Command::DestroyRegion { name, .. } | Command::ReleaseRegion(name) => {
@@ -178,7 +181,7 @@ impl Operator {
         }
     }
 
-    /// An order that gives an idle compute node a usable region.
+    /// Returns an order that gives an idle compute node a usable region.
     fn repair(&mut self, state: &FabricState, cn: CnId) -> Option<Command> {
         let wanted = self.wanted.iter().find(|wanted| wanted.owner == cn)?;
         let Some(region) = state.regions.get(&wanted.name) else { return Some(wanted.create()) };
@@ -190,7 +193,7 @@ impl Operator {
         }
     }
 
-    /// A random order that is valid in this state.
+    /// Returns a random order that is valid in this state.
     fn draw(&mut self, state: &FabricState) -> Option<Command> {
         if self.random.below(4) == 0
             && let Some(order) = self.bind_or_unbind(state)
@@ -228,7 +231,8 @@ impl Operator {
         Command::GrowRegion(region.name.clone(), grow)
     }
 
-    /// An order that binds a memory node which is assigned as a whole, or that unbinds a logical device.
+    /// Returns an order that binds a memory node which is assigned as a whole or, if that is bound, one that
+    /// unbinds a logical device; `None` if the draw chooses none.
     fn bind_or_unbind(&mut self, state: &FabricState) -> Option<Command> {
         let bound: Vec<&LogicalDevice> =
             state.logical_devices.values().filter(|ld| ld.binding.is_some()).collect();
@@ -244,7 +248,8 @@ impl Operator {
                 None,
             ));
         }
-        // Memory nodes assigned as a whole are unbound more often than parts of others.
+        // The memory node assigned as a whole is always unbound, so that it is bound again; parts of others
+        // only sometimes.
         let whole = |ld: &&&LogicalDevice| whole.is_some_and(|node| node.name == ld.memory_node);
         let ld = bound.iter().find(whole).copied().or_else(|| {
             let at = self.random.below(4 * bound.len().max(1) as u64) as usize;
@@ -258,7 +263,7 @@ impl Operator {
         Command::Unbind(Unbind { memory_node: ld.memory_node.clone(), ld: ld.id, option, wait_ms: 0 }, None)
     }
 
-    /// An order that destroys one of the remaining regions.
+    /// Returns an order that destroys one of the remaining regions or bindings.
     fn take_down(&self, state: &FabricState) -> Option<Command> {
         let region = state.regions.values().find(|region| region.state != RegionState::Draining);
         if let Some(region) = region {
@@ -268,10 +273,10 @@ impl Operator {
         ld.map(|ld| Self::unbind(ld, UnbindOption::Surprise))
     }
 
-    /// Handles an answer of the manager.
+    /// Handles an answer of the manager; ignores one to an abandoned call.
     ///
     /// # Errors
-    /// Returns a violation if the answer is wrong for the order.
+    /// Returns a violation if the answer does not fit the order.
     pub fn handle(
         &mut self,
         call: u64,
@@ -302,12 +307,13 @@ impl Operator {
             }
             ManagerReply::Refused(code, why) => {
                 if let (Command::CreateRegion(create), ErrorCode::NameInUse) = (&order, code) {
-                    // Either the first attempt succeeded and its answer was lost, or the previous region of this name
-                    // is still being zeroed.
+                    // Either the first attempt has succeeded and its answer was lost, or the previous region
+                    // of this name is still being zeroed.
                     self.trace.log(Time::ZERO, "operator", || format!("{create}: it is there: {why}"));
                 }
                 match code {
-                    // The first answer was lost and the order was repeated: the region has the requested size already.
+                    // The first answer was lost and the order was repeated, so the region has the requested
+                    // size already.
                     ErrorCode::BadRequest if matches!(order, Command::GrowRegion(..)) => Ok(()),
                     ErrorCode::NameInUse
                     | ErrorCode::NoSpace
@@ -323,10 +329,10 @@ impl Operator {
         }
     }
 
-    /// Checks that all acknowledged regions exist.
+    /// Checks that all acknowledged regions exist, unless a memory node has refused them.
     ///
     /// # Errors
-    /// Returns a violation for a missing region.
+    /// Returns a violation that names a missing region.
     pub fn check(&self, state: &FabricState) -> Result<(), InvariantViolation> {
         let refused = |name: &Name| {
             state.events.iter().any(

@@ -1,4 +1,4 @@
-//! A caller's end of the control network: one call at a time, with a time-out.
+//! A caller's end of the control network: one call at a time, each with a time-out.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use cxloe_wire::time::Time;
 use super::message::{Caller, ControlMessage, ManagerCall};
 use super::network::ControlNetwork;
 
-/// Time-out of a call, beyond the time for which the call permits the manager to wait.
+/// Time-out of a call, counted from the end of the time for which the manager may let the call wait.
 const CALL_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// A caller's end of the control network, with at most one pending call.
+/// A caller's end of the control network, with at most one pending call. Calls are numbered.
 #[derive(Debug)]
 pub struct Port {
     caller: Caller,
     call: u64,
-    /// Time-out of the pending call.
+    /// Time at which the pending call times out; `None` without a pending call.
     until: Option<Time>,
 }
 
 impl Port {
-    /// The end of `caller`, without a pending call.
+    /// Makes the end of `caller`, without a pending call.
     pub fn new(caller: Caller) -> Port {
         Port { caller, call: 0, until: None }
     }
@@ -32,7 +32,7 @@ impl Port {
         net.send(now, ControlMessage::Call { caller: self.caller, call: self.call, request });
     }
 
-    /// Returns true if an answer belongs to the pending call, and ends that call.
+    /// Returns true if an answer belongs to the pending call, which thereby ends.
     pub fn takes(&mut self, call: u64) -> bool {
         let takes = self.until.is_some() && call == self.call;
         if takes {
@@ -41,12 +41,11 @@ impl Port {
         takes
     }
 
-    /// True if a call is pending.
     pub(crate) fn is_calling(&self) -> bool {
         self.until.is_some()
     }
 
-    /// Time at which the pending call times out.
+    /// Returns the time at which the pending call times out.
     pub fn deadline(&self) -> Option<Time> {
         self.until
     }
@@ -60,7 +59,7 @@ impl Port {
         late
     }
 
-    /// Abandons the pending call at the process's end.
+    /// Abandons the pending call when its process ends; the next process gives other numbers to its calls.
     pub fn hang_up(&mut self) {
         self.call += 1;
         self.until = None;

@@ -1,4 +1,5 @@
-//! A session request from a compute node's address, in which only the key is wrong.
+//! An impostor: a station that requests a session from a compute node's address, with nothing wrong but its
+//! key.
 
 use std::time::Duration;
 
@@ -12,16 +13,16 @@ use crate::plan::TIMING;
 use crate::trace::Name;
 use crate::violation::InvariantViolation;
 
-/// Time after which the impostor abandons its request.
+/// Time after which the impostor abandons its request for a session.
 const CALL_TIMEOUT: Duration = Duration::from_millis(8);
 
-/// A station that requests a session from a compute node's address (an impostor).
+/// A request for a session by an impostor, in the name of a compute node.
 pub struct Caller {
     requester: Requester,
     until: Time,
 }
 
-/// A sink for a session that has no operations.
+/// Receiver of completions for a session that has no operations.
 struct DiscardCompletions;
 
 impl Completions for DiscardCompletions {
@@ -31,7 +32,8 @@ impl Completions for DiscardCompletions {
 }
 
 impl Caller {
-    /// An impostor with an unregistered key or, if `insecure`, without one.
+    /// Begins a request for a session with `mn` from the address `cn`, with an unregistered key or, if
+    /// `insecure`, without one.
     pub fn new(
         cn: Mac,
         mn: Mac,
@@ -64,7 +66,10 @@ impl Caller {
         now >= self.until
     }
 
-    /// Handles frames sent to the compute node's address, and continues the session request.
+    /// Handles frames that were sent to the compute node's address, and continues the request.
+    ///
+    /// # Errors
+    /// Returns a violation if the memory node opens a session.
     pub fn work(
         &mut self,
         overheard: Vec<Vec<u8>>,

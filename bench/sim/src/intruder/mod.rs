@@ -1,13 +1,13 @@
-//! An unauthorised station in the network. It receives every frame and sends arbitrary ones, from any address: forged
-//! frames with valid addresses, frames of earlier sessions, floods of Hellos, and session requests with a key of its
-//! own. None may have any effect except loss of time.
+//! An unauthorised station in the network. It receives every frame, and sends arbitrary frames from any
+//! address: forged frames with valid addresses, frames of earlier sessions, floods of Hellos, and requests
+//! for sessions with a key of its own. No frame of it may have any effect except a delay.
 //!
 //! | file | |
 //! |---|---|
 //! | here | frames that the station sends |
 //! | `caller` | a session requested with an unregistered key |
 //! | `tap` | recorder of frames |
-//! | `nonces` | check of the counters of sealed frames, and a planted mistake |
+//! | `nonces` | check of the counters in sealed frames, and a planted fault for it to find |
 
 mod caller;
 mod nonces;
@@ -32,10 +32,10 @@ use crate::violation::InvariantViolation;
 use caller::Caller;
 use tap::Tap;
 
-/// The intruder's MAC address.
+/// MAC address of the intruder's own port; frames with other source addresses are sent from there too.
 const OWN: Mac = Mac([2, 0xEE, 0, 0, 0, 1]);
 
-/// An unauthorised station.
+/// An unauthorised station, with its recorder of all frames.
 pub(crate) struct Intruder {
     link: SimLink,
     tap: Arc<Mutex<Tap>>,
@@ -44,7 +44,8 @@ pub(crate) struct Intruder {
 }
 
 impl Intruder {
-    /// A station at `net`. Unless `acts` is set, the station only checks that no nonce is used twice.
+    /// Attaches the station to `net`. Unless `acts` is set, the station only checks that no nonce is used
+    /// twice.
     pub fn new(net: &SimNetwork, acts: bool, mistake: Option<PlantedFault>, random: Random) -> Intruder {
         let sets_back = mistake == Some(PlantedFault::RepeatsNonces);
         let tap = Arc::new(Mutex::new(Tap::new(OWN, acts, sets_back)));
@@ -52,6 +53,7 @@ impl Intruder {
         net.on_send(move |from, frame| {
             heard.lock().unwrap_or_else(PoisonError::into_inner).capture(from, frame)
         });
+        // The port accepts the largest frames that nodes send.
         let port = PortConfig { mtu: 9000, ..PortConfig::default() };
         Intruder { link: net.attach(OWN, port).expect("a new address"), tap, random, caller: None }
     }
@@ -72,10 +74,11 @@ impl Intruder {
         self.link.flush().expect("a simulated link");
     }
 
-    /// Replays recorded frames unchanged. Returns the number of frames.
+    /// Sends recorded frames again, unchanged; returns their number.
     pub fn replay(&mut self) -> u64 {
         let count = 1 + self.random.below(64);
         let sent = (0..count).filter(|_| {
+            // A copy, because recorder and generator cannot be borrowed at the same time.
             let mut random = self.random.clone();
             let frame = self.tap().any(&mut random);
             self.random = random;
@@ -86,7 +89,7 @@ impl Intruder {
         sent
     }
 
-    /// Sends forged frames that resemble those of sessions. Returns the number of frames.
+    /// Sends altered copies of recent frames; returns their number.
     pub fn forge(&mut self) -> u64 {
         let count = 1 + self.random.below(64);
         let mut sent = 0;
@@ -104,7 +107,7 @@ impl Intruder {
         sent
     }
 
-    /// Changes a frame, except for its MAC addresses.
+    /// Changes a frame at random, except for its MAC addresses.
     fn alter(&mut self, frame: &mut Vec<u8>) {
         const CONTROL: [Command; 7] = [
             Command::Bye,
@@ -118,28 +121,28 @@ impl Intruder {
         let r = &mut self.random;
         let content = HEADER_LEN.min(frame.len());
         match r.below(6) {
-            // Different content and tag.
+            // The content and the tag become random.
             0 => fill(&mut frame[content..], r),
-            // A later sequence number.
+            // The sequence number becomes a later one, with random content.
             1 => {
                 edit(frame, |header| header.seq = header.seq.wrapping_add(1 + r.below(4) as u16));
                 fill(&mut frame[content..], r);
             }
-            // Another line address.
+            // The line address becomes another one.
             2 => edit(frame, |header| {
                 header.addr = (header.addr & !0xFF_FFFF) | (r.below(1 << 10) * LINE_SIZE as u64);
             }),
-            // One flipped bit.
+            // One bit is flipped.
             3 => {
                 let at = field::COMMAND + r.below((frame.len() - field::COMMAND) as u64) as usize;
                 frame[at] ^= 1 << r.below(8);
             }
-            // Another counter and tag.
+            // The counter and the tag become random.
             4 => {
                 let at = frame.len().saturating_sub(Gcm::TAG_LEN + Gcm::COUNTER_LEN);
                 fill(&mut frame[at.max(content)..], r);
             }
-            // Another command: end or start of a session, keep-alive, congestion.
+            // The command becomes another one: end or start of a session, keep-alive, congestion.
             _ => {
                 let command = CONTROL[r.below(CONTROL.len() as u64) as usize];
                 edit(frame, |header| header.command = command as u8);
@@ -149,8 +152,9 @@ impl Intruder {
         }
     }
 
-    /// Floods the memory node at `mn` with Hellos, from many addresses or from one of `cns`, with a valid or an invalid
-    /// mac1. Returns the number of Hellos; zero before a genuine Hello was recorded.
+    /// Floods the memory node at `mn` with Hellos, from many addresses or from one of `cns`, with valid or
+    /// invalid mac1. Returns the number of Hellos; 0 before a genuine Hello was recorded, which all of them
+    /// imitate.
     pub fn flood(&mut self, mn: Mac, cns: &[Mac]) -> u64 {
         let Some((genuine, hello)) = self.tap().hello_to(mn, None) else { return 0 };
         let mac1 = HelloMac::new(&key_of(mn).public());
@@ -174,10 +178,11 @@ impl Intruder {
         count
     }
 
-    /// Requests a session with the memory node at `mn` from the address of `cn`, with an unregistered key or, if
-    /// `insecure`, without one. Returns `false` if no Hello of `cn` was recorded yet.
+    /// Begins a request for a session with the memory node at `mn` from the address of `cn`, with an
+    /// unregistered key or, if `insecure`, without one. Returns false if no Hello of `cn` was recorded yet.
     pub fn call(&mut self, cn: Mac, mn: Mac, max_frame: usize, insecure: bool, now: Time) -> bool {
-        // The request has the CN's own parameters, so that only the key is wrong.
+        // The request has the parameters of the compute node's own Hello, so that nothing is wrong but the
+        // key.
         let Some((_, hello)) = self.tap().hello_to(mn, Some(cn)) else { return false };
         self.tap().listen_for(Some((mn, cn)));
         let seed = (insecure, self.random.bits());
@@ -185,23 +190,23 @@ impl Intruder {
         true
     }
 
-    /// Stops all activity of the intruder.
+    /// Stops the intruder's request for a session.
     pub fn stop(&mut self) {
         self.caller = None;
         self.tap().listen_for(None);
     }
 
-    /// True if a session request is in progress.
+    /// Returns true while a request for a session is in progress.
     pub fn is_calling(&self) -> bool {
         self.caller.is_some()
     }
 
-    /// Time of the intruder's next action.
+    /// Returns the time of the intruder's next action.
     pub fn deadline(&self) -> Option<Time> {
         self.caller.as_ref().map(Caller::deadline)
     }
 
-    /// Performs due actions.
+    /// Performs the actions that are due, and reports what the recorder has found.
     ///
     /// # Errors
     /// Returns a violation: a session with an unregistered key, or a nonce used twice.
@@ -221,7 +226,7 @@ impl Intruder {
     }
 }
 
-/// Changes fields of a frame's header.
+/// Applies `change` to a frame's header; does nothing if the header cannot be parsed.
 fn edit(frame: &mut [u8], change: impl FnOnce(&mut Header)) {
     if let Some(mut header) = Header::parse(frame) {
         change(&mut header);
@@ -236,8 +241,8 @@ fn fill(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// A Hello of version 2 from `from`, as long as the genuine one and with a valid checksum; all else is copied from the
-/// genuine one.
+/// Returns a Hello of version 2 from `from`, as long as a genuine one and with a valid checksum. Everything
+/// that `hello` does not determine is copied from the genuine Hello.
 fn hello(from: Mac, mn: Mac, hello: &Hello, genuine: &[u8]) -> Vec<u8> {
     let mut frame = genuine.to_vec();
     frame.resize(HELLO_FRAME_LEN, 0);

@@ -1,8 +1,9 @@
-//! Check that no nonce is used twice under one key: sealed frames contain a counter that grows from one frame of a
-//! session to the next in each direction. The check needs no key.
+//! Check that no nonce is used twice under one key. A sealed frame contains a counter, which must grow from
+//! one frame of a session to the next in each direction; so the check needs no key.
 //!
-//! A session's first frame in each direction has counter 0: the compute node's Start, after a HelloAck, and the memory
-//! node's first frame after that Start. During a hand-over several sessions coexist, each with its own counters.
+//! A session's first frame in each direction has counter 0: the compute node's Start, after a HelloAck, and
+//! the memory node's first frame after that Start. While a session is being replaced by another one, several
+//! coexist, each with its own counters.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,30 +11,31 @@ use cxloe_wire::frame::{Axi, Command, FrameView, Gcm, Mac};
 
 use crate::trace::Name;
 
-/// Number of requests whose counters are remembered for the planted mistake of reusing counters.
+/// Number of requests whose counters the planted fault remembers in order to repeat them.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Largest number of coexisting sessions between two ends: the current one, and those that are to replace it.
+/// Maximum number of coexisting sessions between two nodes: the current one, and those that are to replace
+/// it.
 const SESSIONS_MAX: usize = 4;
 
-/// Counters of the frames that one end has sent to the other.
+/// Counters of the frames that one node has sent to another.
 #[derive(Default)]
 struct SentCounters {
-    /// Last counter of each live session, oldest session first.
+    /// Last counter of each live session, from the oldest session to the newest.
     sessions: Vec<u64>,
-    /// Number of new sessions that the other end's frames permit and that have not begun yet.
+    /// Number of sessions that may begin, because frames of the other node permit them.
     may_begin: u32,
 }
 
 impl SentCounters {
-    /// Returns true if a frame with this counter can belong to a live session or begin one; a Start belongs to the
-    /// newest session.
+    /// Returns true if a frame with this counter can belong to a live session, or begin one. A Start can only
+    /// belong to the newest session.
     fn is_next(&mut self, counter: u64, start: bool) -> bool {
         if counter == 0 && self.may_begin > 0 {
             self.may_begin -= 1;
             if self.sessions.len() == SESSIONS_MAX {
-                // The oldest one carries the requests until a newer one has been opened; of those that are to replace
-                // it, the oldest has been given up.
+                // The oldest session carries the requests until a newer one is open, so it stays. Of those
+                // that are to replace it, the oldest has been given up.
                 self.sessions.remove(1);
             }
             self.sessions.push(0);
@@ -43,8 +45,8 @@ impl SentCounters {
             let newest = self.sessions.last_mut().filter(|last| **last < counter);
             return newest.map(|last| *last = counter).is_some();
         }
-        // The frame belongs to the session with the closest lower counter, to the oldest of several. A frame of a newer
-        // session ends the older sessions.
+        // The frame belongs to the session with the closest lower counter; of several, to the oldest. A frame
+        // of a newer session ends the older ones.
         let closest = self.sessions.iter().filter(|last| **last < counter).max().copied();
         let Some(at) = self.sessions.iter().position(|last| Some(*last) == closest) else { return false };
         self.sessions[at] = counter;
@@ -53,15 +55,14 @@ impl SentCounters {
     }
 }
 
-/// Checks the counters of all sessions in the network.
+/// Counters of all sessions in the network, checked frame by frame.
 #[derive(Default)]
 pub(crate) struct NonceWatch {
     sent: HashMap<(Mac, Mac), SentCounters>,
-    /// First violation found.
     broken: Option<String>,
 }
 
-/// Offset of the counter in a sealed frame.
+/// Returns the offset of the counter in a sealed frame; `None` if the frame is too short for one.
 fn counter_at(frame: &[u8]) -> Option<usize> {
     let at = FrameView::new_checked(frame).ok()?.body_len() + Gcm::TAG_LEN;
     (frame.len() >= at + Gcm::COUNTER_LEN).then_some(at)
@@ -74,17 +75,17 @@ fn counter(frame: &[u8]) -> Option<u64> {
 }
 
 impl NonceWatch {
-    /// First violation found, if any.
+    /// Returns the first violation found, if there is one.
     pub fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Records that `from` has sent a Start to `to`.
+    /// Records that `from` has sent a Start to `to`, which permits a session of `to`.
     pub fn see_start(&mut self, from: Mac, to: Mac) {
         self.sent.entry((to, from)).or_default().may_begin += 1;
     }
 
-    /// Records a frame sent by a node.
+    /// Records a frame that a node sends, and checks its counter.
     pub fn see(&mut self, frame: &[u8]) {
         let Ok(view) = FrameView::new_checked(frame) else { return };
         let (from, to, command) = (view.src(), view.dst(), view.command());
@@ -106,18 +107,19 @@ impl NonceWatch {
     }
 }
 
-/// Identification of a request: source, destination, command code, sequence number, AXI id.
+/// Identification of a request, equal for its retransmissions: source, destination, command code, sequence
+/// number, AXI id.
 type RequestId = (Mac, Mac, u8, u16, Axi);
 
-/// Planted mistake of a node that reuses a request's counter in retransmissions: writes the counter of the first
-/// transmission into the frame.
+/// The planted fault that nodes reuse a request's counter in retransmissions: the counter of the first
+/// transmission is written into each later one.
 #[derive(Default)]
 pub(crate) struct NonceReuse {
     first: VecDeque<(RequestId, Vec<u8>)>,
 }
 
 impl NonceReuse {
-    /// Changes the counter in a frame that a node sends.
+    /// Changes the counter in a frame that a node sends, if the frame is a retransmission.
     pub fn change(&mut self, frame: &mut [u8]) {
         let Ok(view) = FrameView::new_checked(&*frame) else { return };
         let (Some(command), Some(at)) = (view.command(), counter_at(frame)) else { return };
@@ -149,20 +151,20 @@ mod tests {
         sent.may_begin = 1;
         assert!([0, 1, 2, 7].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(7, false) && !sent.is_next(3, false) && !sent.is_next(0, false));
-        // A hand-over begins while the current session continues.
+        // Another session begins to replace the current one, which continues.
         sent.may_begin = 1;
         assert!([0, 8, 9, 1, 2].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(2, false), "the one before is over");
-        // One session sends only its Start, before its successor begins.
+        // One session sends only its Start before its successor begins.
         sent.may_begin = 2;
         assert!([0, 0, 1, 1].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(1, false));
-        // A repeated Start does not belong to the live session with the same numbers.
+        // A repeated Start must not be taken for a frame of a live session with the same counters.
         sent.may_begin = 1;
         assert!([0, 1, 2, 3].into_iter().all(|counter| sent.is_next(counter, true)));
         assert!([2, 3, 4].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(3, true) && sent.is_next(4, true));
-        // The live session is none of those given up, however often its successor begins anew.
+        // The live session is not among those given up, however often its successor begins anew.
         let mut sent = SentCounters { may_begin: 1 + SESSIONS_MAX as u32, ..SentCounters::default() };
         assert!(sent.is_next(0, true) && sent.is_next(65, false));
         assert!((0..SESSIONS_MAX).all(|_| sent.is_next(0, true)));

@@ -1,4 +1,4 @@
-//! Recorder of frames at every port, for replays and for checks of counters.
+//! Recorder of the frames at every port, for replays and for the check of nonces.
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,19 @@ use cxloe_wire::random::Random;
 
 use super::nonces::{NonceReuse, NonceWatch};
 
-/// Number of frames of sessions recorded from the beginning of a run, and number of the latest ones.
+/// Number of frames of sessions that are recorded from the beginning of a run.
 const EARLY_MAX: usize = 64;
+/// Number of the latest frames of sessions that are kept.
 const RECENT_MAX: usize = 64;
-/// Number of recorded handshakes; most of them belong to sessions that have ended.
+/// Number of recorded handshake frames; most of them belong to sessions that have ended.
 const HANDSHAKES_MAX: usize = 256;
 
-/// Recorder of all nodes' frames.
+/// Recorder of the frames of all nodes.
 pub(crate) struct Tap {
-    /// Address of the intruder, whose own frames are not recorded.
+    /// MAC address of the intruder's port, whose frames are not recorded.
     own: Mac,
     nonces: NonceWatch,
-    /// Set if frames are recorded for replays.
+    /// True if frames are recorded for replays.
     keeps: bool,
     handshakes: Vec<Vec<u8>>,
     early: Vec<Vec<u8>>,
@@ -26,7 +27,7 @@ pub(crate) struct Tap {
     /// Source and destination of the frames that [`overheard`](Self::overheard) returns.
     wanted: Option<(Mac, Mac)>,
     overheard: Vec<Vec<u8>>,
-    /// Planted mistake of reused counters, applied to frames that nodes send.
+    /// The planted fault of reused counters, applied to the frames that nodes send.
     set_back: Option<NonceReuse>,
 }
 
@@ -48,7 +49,7 @@ impl Tap {
     /// Records a frame that leaves the port of `from`.
     pub fn capture(&mut self, from: Mac, frame: &mut [u8]) {
         if from == self.own {
-            // A Start is detected before malformed frames are sorted out.
+            // A Start of the intruder's may permit a session at the memory node too, so this one is counted.
             if let Ok(view) = FrameView::new_checked(&*frame)
                 && view.command() == Some(Command::Start)
             {
@@ -83,12 +84,12 @@ impl Tap {
         }
     }
 
-    /// Violation found in the recorded counters, if any.
+    /// Returns the violation that the recorded counters show, if there is one.
     pub fn broken(&self) -> Option<String> {
         self.nonces.broken().map(str::to_owned)
     }
 
-    /// Draws a recorded frame: of a handshake, of the first sessions, or one of the latest.
+    /// Draws a recorded frame: of a handshake, of the first ones, or of the latest ones.
     pub fn any(&self, random: &mut Random) -> Option<Vec<u8>> {
         let all = self.handshakes.len() + self.early.len() + self.recent.len();
         let at = random.below(all.max(1) as u64) as usize;
@@ -100,7 +101,7 @@ impl Tap {
         self.recent.get(random.below(self.recent.len().max(1) as u64) as usize).cloned()
     }
 
-    /// The last Hello to `mn` (from `cn` if given), as a frame and decoded.
+    /// Returns the last recorded Hello to `mn` (from `cn` if given), as a frame and decoded.
     pub fn hello_to(&self, mn: Mac, cn: Option<Mac>) -> Option<(Vec<u8>, Hello)> {
         self.handshakes.iter().rev().find_map(|frame| match Message::parse(frame) {
             Ok((header, Message::Hello(hello)))
@@ -112,13 +113,13 @@ impl Tap {
         })
     }
 
-    /// Sets the source and destination of frames to be returned by [`overheard`](Self::overheard).
+    /// Sets the source and the destination of the frames that [`overheard`](Self::overheard) is to return.
     pub fn listen_for(&mut self, wanted: Option<(Mac, Mac)>) {
         self.wanted = wanted;
         self.overheard.clear();
     }
 
-    /// Returns the frames recorded for that source and destination since the last call.
+    /// Returns the frames with that source and destination recorded since the last call.
     pub fn overheard(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.overheard)
     }

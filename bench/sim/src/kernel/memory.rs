@@ -1,4 +1,4 @@
-//! Memory operations that the pager requests from the kernel.
+//! Memory operations that the pager requests from the simulated kernel.
 
 use std::ops::Range;
 
@@ -17,6 +17,7 @@ impl Memory for Kernel {
     ) -> Result<(), MemoryError> {
         self.meanwhile();
         let process = self.of(mapping).ok_or(MemoryError::Gone)?;
+        // The kernel refuses userfaultfd operations while an event that changes mappings is unread.
         if self.processes[process].changing {
             return Err(MemoryError::Again);
         }
@@ -70,7 +71,7 @@ impl Memory for Kernel {
         if !self.ready.contains_key(&page) {
             return;
         }
-        // The agent may die between the two halves.
+        // The agent may die between the two halves, and leave a page that is filled by half.
         for half in [0..PAGE_BYTES / 2, PAGE_BYTES / 2..PAGE_BYTES] {
             self.meanwhile();
             let content = self.cache[page as usize].get_or_insert_with(|| Box::new([0; PAGE_BYTES]));
@@ -151,8 +152,8 @@ impl Memory for Kernel {
     fn drop_pages(&mut self, view: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
         self.meanwhile();
         if self.mistake == Some(PlantedFault::DropsLate) {
-            // Planted mistake: the page is removed late, so that a write after this point goes to a page about to be
-            // removed.
+            // The planted fault: the page is removed late, so that a write after this point goes to a page
+            // about to be removed.
             let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
             self.processes[process.unwrap_or(0)].orders.push_back(ranges.to_vec());
             return Ok(Drop::Done);

@@ -1,8 +1,8 @@
-//! A kernel for the pager: processes with threads that read and write words, page tables with present and protected
-//! bits, userfaultfd's events, and helpers that drop pages.
+//! A simulated kernel for the pager: processes with threads that read and write words, page tables with
+//! present and protected bits, the events of userfaultfd, and helpers that drop pages.
 //!
-//! Threads, chosen by the seed, run before and after every memory operation of the pager ([`memory`]). Every read is
-//! compared with the last write, so that a lost write is found whenever it is lost.
+//! Threads, chosen by the seed, run before and after every memory operation of the pager ([`memory`]). Every
+//! read is compared with the last write, so that a lost write is found whenever it is lost.
 
 mod memory;
 mod threads;
@@ -15,13 +15,13 @@ use cxloe_wire::random::Random;
 
 use crate::planted_fault::PlantedFault;
 
-/// Words of each page that threads use, spread over its lines.
+/// Number of words in each page that threads use, spread over the page's lines.
 pub const WORDS: usize = 8;
 
-/// Payload of the panic that simulates the agent's death.
+/// Payload of the panic that simulates the death of the agent.
 pub struct Crash;
 
-/// Kind of memory that programs map: shared between processes, or private.
+/// Kind of memory that programs map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemorySharing {
     /// All processes map the same pages.
@@ -30,7 +30,8 @@ pub enum MemorySharing {
     Private,
 }
 
-/// Page table entry: a present page's content and protection. The content of shared memory is in [`Kernel`].
+/// Page table entry of one process. The content of a page is here for private memory, and in [`Kernel`] for
+/// shared memory.
 #[derive(Clone, Debug, Default)]
 struct Pte {
     present: bool,
@@ -42,30 +43,30 @@ struct Pte {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThreadState {
     Idle,
-    /// Stopped by a fault on a page.
+    /// Stopped by a fault on a page; with `value`, the access is a write.
     Stopped {
         page: u32,
         word: usize,
         value: Option<u64>,
     },
-    /// Has asked the agent to discard a page, and waits for the answer.
+    /// Waits for the agent's answer after asking it to discard a page.
     Discarding {
         page: u32,
         answered: bool,
     },
-    /// Waits for the agent to read its fork event.
+    /// Waits until the agent has read the event of its fork.
     Forking,
 }
 
 #[derive(Clone, Debug)]
 struct Thread {
     process: usize,
-    /// Next page of a sequential scan.
+    /// Next page of the thread's sequential scan.
     scan: u32,
     state: ThreadState,
 }
 
-/// A process: a mapping, and the expected content of its memory.
+/// A process with its page table, and the expected content of its private memory.
 pub struct Process {
     pub mapping: MappingId,
     pub view: ViewId,
@@ -73,12 +74,12 @@ pub struct Process {
     /// Expected content of private memory; that of shared memory is in [`Kernel`].
     expected: Vec<[u64; WORDS]>,
     events: VecDeque<Event>,
-    /// Set while an event that changes mappings is unread.
+    /// True while an event that changes mappings is unread.
     changing: bool,
     orders: VecDeque<Vec<Range<u32>>>,
     pub alive: bool,
     pub joined: bool,
-    /// View that the previous agent had of the process.
+    /// View by which the previous agent knew the process.
     pub before: ViewId,
 }
 
@@ -89,7 +90,7 @@ pub enum Event {
         access: Access,
         write: bool,
     },
-    /// Number of the child process in [`Kernel`].
+    /// A fork; with the number of the child process in [`Kernel`].
     Fork(usize),
     Discard {
         page: u32,
@@ -97,7 +98,7 @@ pub enum Event {
     },
 }
 
-/// An event that the agent reads, with the process that caused it.
+/// An event that the agent reads, with the number of the process that caused it.
 #[derive(Clone, Debug)]
 pub enum KernelEvent {
     Userfault(usize, Event),
@@ -110,18 +111,19 @@ pub struct Kernel {
     pub pages: u32,
     pub processes: Vec<Process>,
     threads: Vec<Thread>,
-    /// Content of shared memory, by page; `None` for an absent page.
+    /// Content of each page of shared memory; `None` if the page is absent.
     cache: Vec<Option<Box<Page>>>,
     shared: Vec<[u64; WORDS]>,
     dropped: VecDeque<(usize, Range<u32>)>,
     values: u64,
     pub crash_in: Option<u32>,
     pub forks_left: u32,
-    /// Probability, in tenths, that a thread continues a sequential scan.
+    /// Probability, in tenths, that a thread continues its sequential scan.
     pub scanning: u32,
     pub mistake: Option<PlantedFault>,
     installed: std::collections::HashMap<(usize, u32), Page>,
-    /// Pages of shared memory that the agent has prepared and processes do not see yet, and whether they are filled.
+    /// Pages of shared memory that the agent has prepared and that processes do not see yet; true if the page
+    /// is filled.
     ready: std::collections::HashMap<u32, bool>,
     pub processes_max: usize,
     pub resident_max: usize,
@@ -129,7 +131,7 @@ pub struct Kernel {
     pub writes: u64,
     pub sigbus: u64,
     pub crashes: u64,
-    /// Set when threads begin no further accesses.
+    /// True when threads begin no further accesses.
     pub quiet: bool,
     pub violation: Option<String>,
 }
@@ -200,7 +202,7 @@ impl Kernel {
         self.random.below(bound)
     }
 
-    /// True with this probability in thousandths.
+    /// Returns true with this probability in thousandths.
     pub fn chance(&mut self, of_a_thousand: u64) -> bool {
         self.random.below(1000) < of_a_thousand
     }
@@ -230,7 +232,7 @@ impl Kernel {
         }
     }
 
-    /// Runs threads and helpers for a few steps; the agent may die in this call.
+    /// Runs threads and helpers for a few steps. The agent may die in this call.
     fn meanwhile(&mut self) {
         for _ in 0..self.below(4) {
             self.step();
@@ -259,7 +261,7 @@ impl Kernel {
         }
     }
 
-    /// Makes one step of a process's helper.
+    /// Makes one step of a process's helper, which drops the pages that the agent has ordered it to drop.
     fn help(&mut self, process: usize) {
         if !self.processes[process].alive || !self.processes[process].joined {
             return;
@@ -272,13 +274,14 @@ impl Kernel {
         }
     }
 
-    /// Simulates the agent's death, which loses its pending operations.
+    /// Simulates the death of the agent, which loses the events that it has read and the pages that it was
+    /// preparing.
     pub fn agent_dies(&mut self) {
         self.crash_in = None;
         self.crashes += 1;
         self.ready.clear();
         for process in 0..self.processes.len() {
-            // Helpers complete the orders they received before they connect to the next agent.
+            // Helpers complete the orders that they have received before they connect to the next agent.
             while !self.processes[process].orders.is_empty() && self.processes[process].alive {
                 self.help(process);
             }
@@ -286,14 +289,15 @@ impl Kernel {
         self.dropped.clear();
     }
 
-    /// Makes all waiting threads retry: faults that the dead agent has read are lost.
+    /// Makes all waiting threads repeat their accesses, since the faults that the dead agent had read are
+    /// lost.
     pub fn wake_everybody(&mut self) {
         for process in 0..self.processes.len() {
             (0..self.pages).for_each(|page| self.wake_threads(process, page));
         }
     }
 
-    /// Initial content of shared or inherited memory.
+    /// Chooses the initial content of a page and expects programs to read it.
     pub fn fill(&mut self, page: u32) -> Page {
         let mut content = [0; PAGE_BYTES];
         for word in 0..WORDS {
@@ -304,7 +308,7 @@ impl Kernel {
         content
     }
 
-    /// Takes the next event for the agent, if any.
+    /// Takes the next event for the agent, if there is one, from a process chosen at random.
     pub fn next_event(&mut self) -> Option<KernelEvent> {
         if self.chance(300)
             && let Some((process, range)) = self.dropped.pop_front()
@@ -321,7 +325,8 @@ impl Kernel {
         None
     }
 
-    /// Handles the agent's reading of a fork event: the child runs from then on.
+    /// Ends the wait of the forking thread when the agent has read the fork event. The child runs from then
+    /// on, if the agent has given it numbers.
     pub fn forked(&mut self, parent: usize, child: usize, numbers: Option<(MappingId, ViewId)>) {
         self.processes[parent].changing = false;
         for thread in &mut self.threads {
@@ -335,8 +340,8 @@ impl Kernel {
         }
     }
 
-    /// Removes a discarded page: the agent removes it from shared memory at once, the thread itself from private memory
-    /// later.
+    /// Handles the agent's answer to a discard. Shared memory loses the page at once; of private memory, the
+    /// thread itself removes the page later.
     pub fn discard_answered(&mut self, thread: usize, page: u32) {
         if self.kind == MemorySharing::Shared {
             self.take_away(0, page);
@@ -346,7 +351,7 @@ impl Kernel {
         }
     }
 
-    /// Ends a process at once.
+    /// Ends a process at once, with all its unread events.
     pub fn exit(&mut self, process: usize) {
         let of = &mut self.processes[process];
         of.alive = false;
@@ -364,7 +369,7 @@ impl Kernel {
             && !self.threads.iter().any(forking)
     }
 
-    /// Number of threads of live processes that wait for the agent.
+    /// Returns the number of threads of live processes that wait for the agent.
     pub fn stopped(&self) -> usize {
         self.threads
             .iter()
@@ -372,7 +377,7 @@ impl Kernel {
             .count()
     }
 
-    /// Pages at which threads are stopped by faults that the agent has read.
+    /// Returns the pages at which threads are stopped by faults that the agent has read.
     pub fn reported_pages(&self) -> impl Iterator<Item = (MappingId, u32)> {
         self.threads.iter().filter_map(|thread| {
             let ThreadState::Stopped { page, .. } = thread.state else { return None };
@@ -383,7 +388,7 @@ impl Kernel {
         })
     }
 
-    /// Values that a process is expected to read from a page; the caller compares them at the end of a run.
+    /// Returns the values that a process must read from a page.
     pub fn expectation(&self, process: usize, page: u32) -> [u64; WORDS] {
         match self.kind {
             MemorySharing::Shared => self.shared[page as usize],
@@ -391,7 +396,7 @@ impl Kernel {
         }
     }
 
-    /// Makes every thread read this page once more at the end of a run.
+    /// Makes every idle thread read this page once more, at the end of a run.
     pub fn read_all(&mut self, page: u32) {
         for thread in 0..self.threads.len() {
             let process = self.threads[thread].process;

@@ -1,11 +1,12 @@
-//! Actions of threads: loads and stores of words, scans, discards and forks; stops at faults, and wake-ups.
+//! Actions of the simulated programs' threads: loads and stores of words, scans, discards and forks; stops at
+//! faults, and wake-ups.
 
 use cxloe_cn_core::pager::{Access, MappingId, ViewId};
 
 use super::{Event, Kernel, MemorySharing, Thread, ThreadState, WORDS, load, store};
 
 impl Kernel {
-    /// Makes one step of a random thread or helper.
+    /// Makes one step of a random helper or thread.
     pub fn step(&mut self) {
         self.resident_max = self.resident_max.max(self.resident());
         if self.chance(200) {
@@ -31,7 +32,8 @@ impl Kernel {
     }
 
     fn act(&mut self, thread: usize, process: usize) {
-        // Some pages are used far more than others.
+        // Some pages are used far more than others, so that threads collide and the pager has pages worth
+        // keeping.
         let page = match self.below(10) as u32 {
             roll if roll < self.scanning => {
                 let page = self.threads[thread].scan;
@@ -48,8 +50,8 @@ impl Kernel {
         }
         match self.below(1000) {
             0..4 => {
-                // Only if no other thread accesses the page at the same time: the values that it reads would be
-                // undefined.
+                // A discard requires that no other thread is stopped at the page, since the values that it
+                // would read are undefined.
                 let uses =
                     |t: &Thread| matches!(t.state, ThreadState::Stopped { page: other, .. } if other == page);
                 let shares = |t: &Thread| self.kind == MemorySharing::Shared || t.process == process;
@@ -74,7 +76,7 @@ impl Kernel {
     }
 
     fn fork(&mut self, thread: usize, parent: usize) {
-        // No fork while a page is being discarded: the child's content would be undefined.
+        // A fork while a page is being discarded would leave the child's content undefined.
         let busy = |t: &Thread| {
             t.process == parent && matches!(t.state, ThreadState::Discarding { .. } | ThreadState::Forking)
         };
@@ -82,18 +84,19 @@ impl Kernel {
             return;
         }
         self.forks_left -= 1;
-        // The numbers are assigned when the agent reads the event.
+        // The agent assigns the child's numbers when it reads the event.
         let child = self.process(MappingId(u16::MAX), ViewId(u16::MAX), 2);
         self.processes[child].ptes = self.processes[parent].ptes.clone();
         self.processes[child].expected = self.processes[parent].expected.clone();
-        // The child runs once the event was read; its helper connects later.
+        // The child runs once the event was read. Its helper connects later.
         (self.processes[child].alive, self.processes[child].joined) = (false, false);
         self.processes[parent].changing = true;
         self.processes[parent].events.push_back(Event::Fork(child));
         self.threads[thread].state = ThreadState::Forking;
     }
 
-    /// Loads or stores one word, or faults.
+    /// Loads the word or, with `value`, stores it; stops the thread if the page is not present or the store
+    /// is not permitted.
     pub(super) fn access(&mut self, thread: usize, page: u32, word: usize, value: Option<u64>) {
         let process = self.threads[thread].process;
         let write = value.is_some();
@@ -101,7 +104,7 @@ impl Kernel {
         if pte.poisoned {
             self.sigbus += 1;
             self.threads[thread].state = ThreadState::Idle;
-            // The data is lost, and the thread received an error.
+            // The data is lost. A real program gets SIGBUS, so nothing is left to check.
             return;
         }
         let cached = self.kind == MemorySharing::Shared && self.cache[page as usize].is_some();
@@ -147,9 +150,9 @@ impl Kernel {
         }
     }
 
-    /// Wakes the threads of a process that wait for a page: they retry.
+    /// Wakes the threads of a process that wait for a page; each repeats its access.
     pub(super) fn wake_threads(&mut self, process: usize, page: u32) {
-        // An unread fault event disappears with the wait of its thread.
+        // An unread fault event disappears when its thread no longer waits.
         let events = &mut self.processes[process].events;
         events.retain(|event| !matches!(event, Event::Fault { page: at, .. } if *at == page));
         let stopped = |thread: &Thread| match thread.state {
@@ -162,7 +165,7 @@ impl Kernel {
         for (thread, again) in woken {
             let Some((word, value)) = again else { continue };
             self.threads[thread].state = ThreadState::Idle;
-            // The thread retries at once, or later and then possibly at another page.
+            // The thread repeats the access at once, or is interrupted and makes another one later.
             if self.chance(800) {
                 self.access(thread, page, word, value);
             }

@@ -1,5 +1,5 @@
-//! A memory node's connection to the manager in the simulation, which carries the messages and jobs of the released
-//! [`Follow`]. The manager's watermark outlives the process.
+//! A memory node's connection to the simulated manager: the messages and jobs are those of the released
+//! [`Follow`]. The manager's watermark survives the process.
 
 use std::time::Duration;
 
@@ -20,38 +20,38 @@ use crate::control::port::Port;
 use crate::planted_fault::PlantedFault;
 use crate::trace::Trace;
 
-/// Longest time from one attempt to reach the manager to the next attempt.
+/// Maximum time from a failed attempt to reach the manager to the next attempt.
 const AGAIN: Duration = Duration::from_millis(3);
-/// Longest duration of a job.
+/// Maximum duration of a job, such as zeroing; the actual one is drawn.
 const JOB: Duration = Duration::from_millis(2);
-/// Interval between checks of whether a job can continue.
+/// Interval between two checks whether a job may be carried out.
 const DUE_AGAIN: Duration = Duration::from_micros(20);
 
-/// Event that the node waits for before it continues.
+/// Event that the connection waits for.
 #[derive(Debug)]
 enum Waiting {
     /// End of a pause before the next attempt.
     Pause(Time),
     /// The manager's answer to the pending call.
     Answer,
-    /// End of a job, at this time.
+    /// Virtual time at which the job is carried out.
     Job(Job, Time),
 }
 
 pub(super) struct Following {
     port: Port,
     follow: Follow,
-    /// Watermark of the events received, kept in the node's state file.
+    /// Watermark of the events that the node has received, kept in the node's state file.
     pub seen: Watermark,
     waiting: Waiting,
     random: Random,
     mistake: Option<PlantedFault>,
-    /// The last mapping made, for the planted mistake of executing commands twice.
+    /// The last mapping made, for the planted fault of executing commands twice.
     mapped: Option<Mapping>,
     trace: Trace,
 }
 
-/// State that the node reports at its registration.
+/// Properties of the node that a new process may change, for its registration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Introduction {
     pub mac: Mac,
@@ -95,7 +95,7 @@ impl Following {
         &self.follow.node().name
     }
 
-    /// Starts a new process; the connection of the old one to the manager breaks.
+    /// Starts a new process; the old process's connection to the manager breaks.
     pub fn restart(&mut self, now: Time, net: &mut ControlNetwork) {
         self.hang_up(now, net);
         self.port.hang_up();
@@ -113,14 +113,14 @@ impl Following {
         }
     }
 
-    /// Schedules the next attempt to reach the manager.
+    /// Schedules the next attempt to reach the manager, which begins with a registration.
     fn pause(&mut self, now: Time) {
         let pause = self.random.below(AGAIN.as_nanos() as u64);
         self.follow.restart();
         self.waiting = Waiting::Pause(now + Duration::from_nanos(pause));
     }
 
-    /// Time of the connection's next action.
+    /// Returns the time of the connection's next action.
     pub fn deadline(&self) -> Option<Time> {
         match &self.waiting {
             Waiting::Pause(at) | Waiting::Job(_, at) => Some(*at),
@@ -128,12 +128,12 @@ impl Following {
         }
     }
 
-    /// True if no job and no report to the manager is left.
+    /// Returns true if no job and no report to the manager is left.
     pub fn is_quiet(&self, mappings: &Mappings) -> bool {
         self.follow.syncing() == Some(0) && self.port.is_calling() && mappings.results().is_empty()
     }
 
-    /// Performs due actions: ends jobs, abandons calls, starts the next job or call.
+    /// Performs the actions that are due: ends jobs, abandons calls, starts the next job or call.
     pub fn work(
         &mut self,
         mappings: &mut Mappings,
@@ -177,7 +177,7 @@ impl Following {
         self.follow.on_job(job, outcome, mappings);
     }
 
-    /// Handles an answer of the manager.
+    /// Handles an answer of the manager; ignores one to an abandoned call.
     pub fn handle(
         &mut self,
         call: u64,
@@ -213,7 +213,7 @@ impl Following {
         }
     }
 
-    /// Starts the next job, or calls the manager.
+    /// Starts the next job or, if there is none, calls the manager.
     fn advance(&mut self, mappings: &mut Mappings, now: Time, net: &mut ControlNetwork) {
         match self.follow.next(mappings, millis(now)) {
             Ok(FollowStep::CarryOut(job)) => {
@@ -233,7 +233,7 @@ impl Following {
         }
     }
 
-    /// A request, and the time for which the manager may wait before it answers.
+    /// Returns a request as a call, and the time for which the manager may wait before it answers.
     fn request(&self, asked: Asked) -> (ManagerCall, Duration) {
         let name = self.name().clone();
         match asked {
@@ -252,7 +252,8 @@ impl Following {
         }
     }
 
-    /// Planted mistake: executes the last map command once more before the next job.
+    /// Plants a fault: executes the last map command once more before the next job, which zeroes memory in
+    /// use.
     fn map_twice(&mut self, next: &Job, mappings: &Mappings) {
         let Some(command) =
             next.node_command().filter(|_| self.mistake == Some(PlantedFault::RepeatsCommands))
@@ -267,12 +268,12 @@ impl Following {
     }
 }
 
-/// Clock that the released code reads, in milliseconds.
+/// Returns the time as the released code reads it, in milliseconds.
 fn millis(now: Time) -> u64 {
     now.since(Time::ZERO).as_millis() as u64
 }
 
-/// Zeroes extents without checking that they are unmapped.
+/// Zeroes extents, without the released code's check that they are unmapped.
 fn zero(mappings: &Mappings, extents: impl Iterator<Item = u64>) {
     let pool = mappings.table().pool();
     for extent in extents {

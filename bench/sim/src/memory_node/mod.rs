@@ -1,5 +1,5 @@
-//! A memory node: the service of `mn-server` over a pool, which is kept or lost at a restart. The manager, or a static
-//! map, assigns the pool's memory.
+//! A memory node of the simulation: the service of `mn-server` over a pool, which is kept or lost at a
+//! restart. The manager, or a static map, assigns the pool's memory.
 
 mod following;
 
@@ -31,39 +31,41 @@ use crate::trace::Trace;
 pub(crate) use following::name;
 use following::{Following, Introduction};
 
-/// Bytes of an extent, which holds one life of a region.
+/// Size of an extent in bytes; without a manager, an extent has the content of one life of a region.
 pub const EXTENT: u64 = 64 << 10;
-/// Number of lives that each region can have in a run.
+/// Number of lives that each region can have in a run; a region that is replaced has another life, at other
+/// CMem addresses.
 pub const LIVES: u64 = 8;
 
-/// Number of translations that a service caches.
+/// Number of translations that a service caches, far fewer than in production, so that some are evicted.
 const TLB_ENTRIES: usize = 16;
-/// Time from a process's goodbye to its end.
+/// Time from the goodbye of a process to its end.
 const GOODBYE: Duration = Duration::from_micros(200);
-/// Interval at which a service checks for sessions that have become silent.
+/// Interval between two checks for sessions that have become silent.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-/// Duration of a handshake's Diffie-Hellman in runs with floods, computed on another thread than the worker's.
+/// Duration of a handshake's Diffie-Hellman computation in runs with floods; another thread than the worker
+/// computes it.
 const HANDSHAKE_TIME: Duration = Duration::from_micros(40);
-/// Interval of checks for room in the transmit ring while answers wait.
+/// Interval between two checks for room in the transmit ring while answers wait.
 const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 
-/// A simulated memory node.
+/// A memory node over all its processes.
 pub struct MemoryNode {
-    /// MAC address of the node's port.
     pub mac: Mac,
-    /// Registered keys of compute nodes.
+    /// Registered keys of the compute nodes that may have sessions.
     keys: Arc<AdmittedKeys>,
-    /// Compute nodes whose keys are revoked; `swept` is set once the service has ended their sessions.
+    /// Compute nodes whose keys are revoked.
     revoked: Vec<Mac>,
+    /// True once the service has ended the sessions of the revoked nodes.
     swept: bool,
-    /// Handshakes being computed, with the times at which their results are available.
+    /// Handshakes being computed, each with the time at which its result is available.
     computing: VecDeque<(Time, HandshakeJob)>,
     handshake_time: Duration,
-    /// Planted mistake: unregistered keys are accepted while an impostor is active.
+    /// Planted fault: unregistered keys are accepted while an impostor is active.
     accepts_unknown: bool,
-    /// Configuration of the service, used from the next restart on.
+    /// Configuration of the service; a change takes effect at the next restart.
     pub config: ResponderConfig,
-    /// Incarnations of the node's pools so far, the present pool's last.
+    /// Incarnations of the node's pools so far; the last one is that of the present pool.
     pub incarnations: Vec<u64>,
     /// End of the current pause, during which the node handles nothing.
     pub paused_until: Time,
@@ -76,14 +78,15 @@ pub struct MemoryNode {
     memory: Memory,
     service: Service,
     polled: Time,
-    /// Processing time of a frame, and time at which the frames received so far are processed.
+    /// Processing time of a frame.
     service_time: Duration,
+    /// Time at which the frames received so far are processed.
     busy_until: Time,
     planter: Option<FaultPlanter>,
     /// Connection to the manager; `None` with a static map.
     following: Option<Following>,
     congestion: CongestionConfig,
-    /// Set if the node accepts frames of many lines: before its first restart, and after.
+    /// True if the node accepts frames of many lines: before its first restart, and after.
     multi: [bool; 2],
 }
 
@@ -97,7 +100,8 @@ fn pool(extents: u64) -> Arc<Pool> {
 }
 
 impl Memory {
-    /// A new pool in which each CN has a mapped range for every life of its region, with its initial content.
+    /// Makes a pool in which each compute node has a mapped range for every life of its region, with its
+    /// initial content.
     fn mapped(index: usize, cns: &[Mac], losses: usize, shape: Shape) -> Memory {
         let pool = pool(cns.len() as u64 * LIVES);
         let mut mappings = Mappings::open(Arc::clone(&pool), Watermark::default()).0;
@@ -117,7 +121,7 @@ impl Memory {
         Memory { pool, mappings }
     }
 
-    /// An existing pool, for a node that has received the manager's events up to `seen`.
+    /// Opens an existing pool, for a node that has received the manager's events up to `seen`.
     fn found(pool: Arc<Pool>, seen: Watermark) -> Memory {
         let mappings = Mappings::open(Arc::clone(&pool), seen).0;
         Memory { pool, mappings }
@@ -148,8 +152,8 @@ impl Lines for Memory {
 }
 
 impl MemoryNode {
-    /// The `index`-th memory node, with a static map that has memory for `cns`. The pools' incarnations are derived
-    /// from the seed in `config`.
+    /// Makes the memory node with this index, with a static map that has memory for `cns`. The pools'
+    /// incarnations are derived from the seed in `config`.
     pub fn new(
         index: usize,
         link: SimLink,
@@ -161,7 +165,8 @@ impl MemoryNode {
         MemoryNode::over(memory, index, link, config, cns, shape, None)
     }
 
-    /// The `index`-th memory node, with `extents` extents that the manager assigns as `kind` permits.
+    /// Makes the memory node with this index, with `extents` extents that the manager assigns as `kind`
+    /// permits.
     pub fn managed(
         index: usize,
         link: SimLink,
@@ -222,27 +227,27 @@ impl MemoryNode {
         self.service.responder().set_features(features(multi[0]));
     }
 
-    /// Sets the registered keys of compute nodes.
     pub fn set_admitted(&mut self, keys: Arc<AdmittedKeys>) {
         self.service.set_keys(Arc::clone(&keys));
         self.keys = keys;
     }
 
-    /// Makes handshakes take computing time.
+    /// Makes handshakes take computing time, so that floods of Hellos can exhaust the node.
     pub(crate) fn take_time_for_handshakes(&mut self) {
         self.handshake_time = HANDSHAKE_TIME;
     }
 
-    /// Revokes the keys of these compute nodes, and restores all others.
+    /// Revokes the keys of these compute nodes, and restores the keys of all others.
     pub fn revoke(&mut self, cns: &[Mac]) {
         let rest: Vec<Mac> = self.cns.iter().copied().filter(|cn| !cns.contains(cn)).collect();
         self.keys.set_admitted(node_keys::of(&rest));
         self.revoked = cns.to_vec();
-        // The service checks the keys at its next turn.
+        // The service checks the keys at its next turn; until then, sessions of revoked nodes are no
+        // violation.
         self.swept = false;
     }
 
-    /// A compute node that still has a session although its key was revoked.
+    /// Returns a compute node that still has a session although its key was revoked; `None` if there is none.
     pub(crate) fn serves_revoked(&mut self) -> Option<Mac> {
         let MemoryNode { revoked, service, swept, .. } = self;
         let served =
@@ -250,7 +255,7 @@ impl MemoryNode {
         if *swept { revoked.iter().find(served).copied() } else { None }
     }
 
-    /// Starts or ends the planted mistake of accepting an unregistered key for every compute node.
+    /// Begins or ends the planted fault of accepting an unregistered key for every compute node.
     pub(crate) fn accept_unknown(&mut self, accepts: bool) {
         self.accepts_unknown = accepts;
         match accepts {
@@ -262,7 +267,7 @@ impl MemoryNode {
         }
     }
 
-    /// Sets the processing time of each frame.
+    /// Sets the processing time of each frame, without which the node never falls behind.
     pub(crate) fn slow_down(&mut self, service_time: Duration) {
         self.service_time = service_time;
     }
@@ -273,20 +278,20 @@ impl MemoryNode {
         self.service.set_congestion(congestion);
     }
 
-    /// Makes the node run with a planted mistake.
+    /// Makes the node break a rule on purpose.
     pub fn plant(&mut self, mistake: PlantedFault) {
         self.planter = Some(FaultPlanter::new(mistake));
         self.following.iter_mut().for_each(|following| following.plant(mistake));
     }
 
-    /// Announces the node's end to all compute nodes; the process ends soon after.
+    /// Announces the node's end to all compute nodes; the process ends after [`GOODBYE`].
     pub(crate) fn say_goodbye(&mut self, now: Time) {
         self.service.responder().drain(self.link.transmit());
         self.link.flush().expect("a simulated link");
         self.ends_at = Some(now + GOODBYE);
     }
 
-    /// Ends the process; its connection to the manager breaks.
+    /// Ends the process's connection to the manager.
     pub fn hang_up(&mut self, now: Time, net: &mut ControlNetwork) {
         if let Some(following) = &mut self.following {
             following.restart(now, net);
@@ -295,6 +300,7 @@ impl MemoryNode {
 
     /// Restarts the node as a new process, with its pool or with an empty one.
     pub fn restart(&mut self, keeps_pool: bool) {
+        // A new process draws other random numbers.
         self.config.seed = self.config.seed.part(1);
         if let Some(following) = &mut self.following {
             let kept = Arc::clone(&self.memory.pool);
@@ -315,27 +321,27 @@ impl MemoryNode {
         self.computing.clear();
     }
 
-    /// Number of times the node has lost its pool.
+    /// Returns how often the node has lost the content of its pool.
     pub fn losses(&self) -> usize {
         self.incarnations.len() - 1
     }
 
-    /// Content of the line at `cmem` of CN `cn` in the pool; `None` where nothing is mapped.
+    /// Returns the content of the line at CMem address `cmem` of compute node `cn`; `None` if no memory is
+    /// mapped there.
     pub fn line(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]> {
         self.memory.get(cn, cmem)
     }
 
-    /// Writes the line at `cmem` of CN `cn` in the pool, if the line is mapped.
+    /// Writes the line at CMem address `cmem` of compute node `cn`, past the service; does nothing if no
+    /// memory is mapped there.
     pub(crate) fn set_line(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]) {
         self.memory.set(cn, cmem, data);
     }
 
-    /// The node's mappings.
     pub fn mappings(&self) -> impl Iterator<Item = Translation> + use<'_> {
         self.memory.table().iter()
     }
 
-    /// True if all bytes of an extent are zero.
     pub fn is_zero(&self, extent: MpExtent) -> bool {
         let (start, mut line) = (self.memory.pool.extent_start(extent), [0; LINE_SIZE]);
         (0..EXTENT / LINE_SIZE as u64).all(|index| {
@@ -344,64 +350,64 @@ impl MemoryNode {
         })
     }
 
-    /// Number of extents in the node's pool.
     pub fn extents(&self) -> u32 {
         self.memory.pool.extents()
     }
 
-    /// Number of handshakes from which the service has demanded a cookie since the process started.
+    /// Returns the number of handshakes that the service has answered by demanding a cookie, since the
+    /// process started.
     pub fn cookies(&mut self) -> u64 {
         self.service.responder().totals().cookies
     }
 
-    /// True if no job and no report to the manager is left.
+    /// Returns true if no job and no report to the manager is left.
     pub fn is_quiet(&self) -> bool {
         self.following.as_ref().is_none_or(|following| following.is_quiet(&self.memory.mappings))
     }
 
-    /// True if the node has followed a manager, so that it refuses a manager that lacks events it has received.
+    /// Returns true if the node has followed a manager. Such a node refuses a manager that lacks events that
+    /// it has received.
     pub(crate) fn has_followed(&self) -> bool {
         self.following.as_ref().is_some_and(|following| following.seen.run != 0)
     }
 
-    /// Watermark of the events that the node has received.
+    /// Returns the watermark of the events that the node has received; `None` without a manager.
     pub fn seen(&self) -> Option<Watermark> {
         self.following.as_ref().map(|following| following.seen)
     }
 
-    /// Performs due actions towards the manager.
+    /// Performs the actions that are due towards the manager, unless the node is paused.
     pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
         let Some(following) = self.following.as_mut().filter(|_| now >= self.paused_until) else { return };
-        // An empty batch is processed, so that jobs that wait for the worker can continue.
+        // Jobs may wait until the worker has begun another batch, so an empty one is begun.
         self.service.begin_batch();
         let introduction = Introduction { mac: self.mac, incarnation: self.config.incarnation };
         following.work(&mut self.memory.mappings, introduction, now, net);
     }
 
-    /// Handles an answer of the manager.
     pub fn handle(&mut self, call: u64, answer: ManagerReply, now: Time, net: &mut ControlNetwork) {
         if let Some(following) = &mut self.following {
             following.handle(call, answer, &mut self.memory.mappings, now, net);
         }
     }
 
-    /// Time of the node's next action towards the manager.
+    /// Returns the time of the node's next action towards the manager.
     pub(crate) fn follows_at(&self) -> Option<Time> {
         let at = self.following.as_ref().and_then(Following::deadline)?;
         Some(at.max(self.paused_until))
     }
 
-    /// Time of the node's next action on received frames and due timers.
+    /// Returns the time of the node's next action on received frames and due timers.
     pub fn deadline(&self, now: Time) -> Option<Time> {
         let goes_on = Some(self.busy_until.max(self.paused_until)).filter(|at| *at > now);
-        // The node polls while answers wait for room in the transmit ring.
+        // While answers wait for room in the transmit ring, the node polls.
         let again = (goes_on.is_none() && self.service.is_stalled()).then(|| now + LOOK_INTERVAL);
         let computed = self.computing.front().map(|(at, _)| (*at).max(goes_on.unwrap_or(*at)));
         let looks = (!self.swept && !self.accepts_unknown).then(|| goes_on.unwrap_or(now));
         goes_on.or(again).into_iter().chain(self.ends_at).chain(computed).chain(looks).min()
     }
 
-    /// Processes received frames; returns true if there were any.
+    /// Handles received frames, and what else is due; returns true if there were frames.
     pub fn work(&mut self, now: Time, batch: usize) -> bool {
         if self.ends_at.is_some_and(|at| now >= at) {
             self.restart(true);
@@ -451,8 +457,8 @@ impl MemoryNode {
         received > 0
     }
 
-    /// True if the node's sessions have no pending answers; with `silence`, sessions that will have timed out count as
-    /// ended.
+    /// Returns true if the node's sessions have no pending answers. With `silence`, a session whose compute
+    /// node is gone counts as ended.
     pub(crate) fn has_nothing_pending(&mut self, now: Time, silence: bool) -> bool {
         let responder = self.service.responder();
         let rests = |s: &SessionStatus| s.waiting == 0 && s.buffered == 0;
@@ -463,13 +469,13 @@ impl MemoryNode {
     }
 }
 
-/// Features of a release that accepts frames of many requests, or does not.
+/// Returns the features of a release that accepts frames of many requests, or of one that does not.
 pub(crate) fn features(multi: bool) -> u32 {
     if multi { FEATURES } else { FEATURES & !(FEATURE_MULTI | FEATURE_JOINT_ACKS) }
 }
 
-/// Incarnation of a node's pool after `losses` losses. Real nodes draw it at random; here it is derived from the seed,
-/// so that a run can be repeated.
+/// Returns the incarnation of a node's pool after `losses` losses. A real node draws it at random; here it is
+/// derived from the seed, so that a run can be repeated.
 fn incarnation(seed: Entropy, losses: usize) -> u64 {
     let Entropy::Seeded(seed) = seed else { unreachable!("a simulation has a seed") };
     seed.rotate_left(17) ^ (losses as u64 + 1) << 56 | 1

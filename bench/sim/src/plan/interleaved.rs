@@ -8,7 +8,7 @@ use crate::fault::pick;
 use crate::layout::Interleave;
 use crate::register::Shape;
 
-/// Interleave ways to draw from; cheap ones occur more often.
+/// Interleave ways to draw from; those with few memory nodes cost less and occur more often.
 pub(super) const WAYS: [Ways; 12] = [
     Ways::Two,
     Ways::Two,
@@ -25,8 +25,8 @@ pub(super) const WAYS: [Ways; 12] = [
 ];
 
 impl Plan {
-    /// Plans a region over `ways` memory nodes, and possibly one more memory node with its own region at the following
-    /// addresses.
+    /// Plans regions over `ways` memory nodes, and possibly one more memory node, with a region of its own at
+    /// the addresses behind them.
     pub(super) fn spread(&mut self, r: &mut Random, ways: Ways) {
         let granularity = pick(r, &Granularity::all().collect::<Vec<_>>());
         self.set_interleave(
@@ -35,10 +35,10 @@ impl Plan {
         );
     }
 
-    /// Interleaves regions over `mns` memory nodes in all.
+    /// Sets the interleaving of regions, and the number of memory nodes, `mns`.
     pub(crate) fn set_interleave(&mut self, interleave: Option<Interleave>, mns: usize) {
         self.mns = self.mns.iter().cycle().take(mns).cloned().collect();
-        // With fewer memory nodes than ways, as many ways as possible are used.
+        // With fewer memory nodes than ways, as many ways are used as there are nodes for.
         self.interleave = interleave.map(|i| {
             let possible = Ways::ALL
                 .into_iter()
@@ -46,7 +46,8 @@ impl Plan {
             Interleave { ways: possible.max().unwrap_or(Ways::One), ..i }
         });
         if let Some(Interleave { granularity, .. }) = self.interleave {
-            // All lines of a chunk are used, so that the used lines are contiguous in HPA.
+            // All lines of a chunk are used, so that the used lines of all memory nodes are contiguous in
+            // HPA.
             self.shape = Shape { pages: (granularity.bytes() as usize / 4096).max(1), page_lines: 64 };
         }
     }

@@ -15,32 +15,33 @@ use crate::layout::{Interleave, Layout, Set};
 use crate::memory_node::{self, EXTENT};
 use crate::trace::Name;
 
-/// Parameters of the control plane.
+/// Parameters of the control plane of a run.
 #[derive(Clone, Debug)]
 pub struct FabricPlan {
     /// Delays and losses of messages to and from the manager.
     pub conditions: Conditions,
-    /// Silence after which the manager regards a node as unreachable, in milliseconds.
+    /// Silence, in milliseconds, after which the manager regards a node as unreachable.
     pub node_timeout_ms: u64,
-    /// Number of orders that the operator sends.
+    /// Number of random orders that the operator sends.
     pub orders: u64,
-    /// Mean time between two orders.
+    /// Average time between two random orders.
     pub interval: Duration,
-    /// Number of extents of each memory node.
+    /// Number of extents of each memory node, few enough that space may run out.
     pub extents: u64,
-    /// Set if the last memory node is assigned as a whole, to one compute node.
+    /// True if the last memory node is assigned as a whole, to one compute node.
     pub whole: bool,
-    /// Initial bytes of a region on each memory node.
+    /// Initial size of a region's part on each memory node, in bytes.
     pub bytes: u64,
 }
 
 impl FabricPlan {
-    /// True if memory node `mn` is assigned as a whole.
+    /// Returns true if memory node `mn` is assigned as a whole.
     pub(crate) fn is_whole(&self, mn: usize, plan: &Plan) -> bool {
         self.whole && mn + 1 == plan.mns.len()
     }
 
-    /// Regions that the operator is to maintain.
+    /// Returns the regions that the operator keeps in existence: one for each interleave set of each compute
+    /// node.
     pub(crate) fn desired_regions(&self, plan: &Plan) -> Vec<DesiredRegion> {
         let mns = plan.mns.len() - usize::from(self.whole);
         let of = |cn: usize| {
@@ -59,22 +60,21 @@ impl FabricPlan {
     }
 }
 
-/// Programs that map a region, in place of a program that submits operations.
+/// Parameters of programs that map a region, instead of a program that submits operations.
 #[derive(Clone, Copy, Debug)]
 pub struct PagingPlan {
-    /// Sharing of the region's pages between processes.
+    /// Kind of memory that the programs map: shared or private.
     pub kind: MemorySharing,
-    /// Set if the region has content before programs start.
+    /// True if the region has content before programs begin.
     pub filled: bool,
-    /// Largest number of forks in the run.
     pub forks: u32,
-    /// Probability, in tenths, that a thread continues a sequential scan.
+    /// Probability, in tenths, that a thread continues its sequential scan.
     pub scanning: u32,
-    /// Largest number of resident pages.
+    /// Maximum number of resident pages of all views together.
     pub limit: u32,
-    /// Number of steps of threads and pager.
+    /// Number of steps of threads and pager, after which the run begins to end.
     pub steps: u64,
-    /// Time for which a memory node may be unreachable before its pages count as lost.
+    /// Time for which a memory node may be unreachable before pages on it count as lost.
     pub wait_limit: Duration,
 }
 
@@ -82,7 +82,8 @@ pub struct PagingPlan {
 pub const PAGES: u32 = 48;
 
 impl PagingPlan {
-    /// Bytes of the region: the pages that programs map, or more if each process has its own copies.
+    /// Returns the size of the region in bytes. It has the pages that programs map, or four times as many if
+    /// processes have copies of their own.
     fn bytes(&self) -> u64 {
         let pages = match self.kind {
             MemorySharing::Shared => PAGES,
@@ -93,7 +94,7 @@ impl PagingPlan {
 }
 
 impl Plan {
-    /// Plans regions assigned by a manager, whose messages may be lost.
+    /// Plans regions that a manager assigns, and a control network that may lose messages.
     pub(super) fn manage(&mut self, r: &mut Random) {
         self.path.faults.drop = chance(r, &[0.0, 0.001, 0.01]);
         if r.below(3) == 0 {
@@ -102,6 +103,7 @@ impl Plan {
         }
         let whole = r.below(2) == 0;
         if whole {
+            // The additional node is the one assigned as a whole; no region is interleaved over it.
             self.mns.extend(self.mns.first().cloned());
         }
         for cn in &mut self.cns {
@@ -149,6 +151,7 @@ impl Plan {
             (cn.operations, cn.paging) = (0, Some(paging));
         }
         if let Some(fabric) = &mut self.fabric {
+            // Programs keep their region mapped throughout the run, so the operator sends no orders.
             (fabric.orders, fabric.whole, fabric.extents) = (0, false, 32);
             fabric.bytes = paging.bytes() / nodes as u64;
         }

@@ -1,4 +1,4 @@
-//! Network profiles: delays, and probabilities of loss and other faults, each drawn from a few choices.
+//! Network profiles: delays, and probabilities of loss and other faults, each drawn from a few values.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use cxloe_wire::random::{Probability, Random};
 use super::{MS, US};
 use crate::fault::pick;
 
-/// Draws one of these probabilities.
+/// Draws one of these values as a probability.
 pub(super) fn chance(random: &mut Random, choices: &[f64]) -> Probability {
     Probability::new(pick(random, choices)).expect("these are probabilities")
 }
 
-/// Draws a network profile with more loss than programs can tolerate.
+/// Draws a network profile with more loss than any program could bear.
 pub(crate) fn overload(random: &mut Random) -> Path {
     let mut p = |choices: &[f64]| chance(random, choices);
     let (drop, corrupt) = (p(&[0.0, 0.001, 0.01, 0.05, 0.2]), p(&[0.0, 0.0, 0.01, 0.05]));

@@ -1,5 +1,5 @@
-//! Plans of compute nodes with several queues, each of which has its own session with each memory node and serves some
-//! of the pages.
+//! Plans of compute nodes with several queues. Each queue has its own session with each memory node, and
+//! serves a part of the pages.
 
 use cxloe_wire::random::Random;
 
@@ -7,7 +7,8 @@ use super::Plan;
 use crate::fault::pick;
 use crate::scenario::Scenario;
 
-/// Scenarios in which sessions of one node may fail independently, while memory nodes keep their content.
+/// Scenarios in which one session of a node may fail without the others, while memory nodes keep their
+/// content.
 const SPREAD: [Scenario; 6] = [
     Scenario::Lossy,
     Scenario::Bursty,
@@ -16,11 +17,11 @@ const SPREAD: [Scenario; 6] = [
     Scenario::Partitions,
     Scenario::Pauses,
 ];
-/// Numbers of queues to draw from; half of the draws give one queue.
+/// Numbers of queues to draw from; in half of the draws, a node has one queue.
 const QUEUES: [u8; 4] = [1, 1, 2, 4];
 
 impl Plan {
-    /// Draws several queues for some compute nodes.
+    /// Draws the number of queues of each compute node, in scenarios that allow several.
     pub(super) fn give_queues(&mut self, r: &mut Random) {
         if !SPREAD.contains(&self.scenario) {
             return;
@@ -29,7 +30,7 @@ impl Plan {
             cn.queues = pick(r, &QUEUES);
         }
         if self.cns.iter().any(|cn| cn.queues > 1) {
-            // Enough pages that each queue serves some.
+            // With so many pages, each queue serves some.
             self.shape.pages = self.shape.pages.max(4);
         }
     }

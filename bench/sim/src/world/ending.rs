@@ -1,4 +1,4 @@
-//! End of a run without further faults: all operations end, and all checks of the final state follow.
+//! End of a run: without further faults, all operations have to end, and the final state is checked.
 
 use cxloe_net::sim::Path;
 use cxloe_wire::time::Time;
@@ -10,7 +10,7 @@ use crate::trace::Name;
 use crate::violation::InvariantViolation;
 
 impl World<'_> {
-    /// Ends the run without further faults: waits until all operations have ended, and checks the final state.
+    /// Ends all faults, waits until all operations have ended, and checks the final state.
     pub(super) fn settle(&mut self) -> Result<(), InvariantViolation> {
         self.log(|| "all is well from here on".into());
         self.net.heal_all();
@@ -45,16 +45,16 @@ impl World<'_> {
             }
             Ok(done)
         })?;
-        // Flushes do not wait for write-backs of removed regions; these have to end as well.
+        // Flushes do not wait for the write-backs of removed regions, which have to end too.
         self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::has_nothing_pending)))?;
-        // Nodes that lost a session at the end reconnect, although they no longer use the session.
+        // Nodes that lost a session shortly before connect again, although they no longer use the session.
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
         self.take_down(end)?;
         let now = self.net.now();
         self.cns.iter_mut().for_each(|cn| cn.close(now));
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_closed())))?;
-        // A killed compute node sends no goodbye, and does not reconnect to a memory node on which it has no memory:
-        // its session there times out.
+        // A killed compute node sends no goodbye, and does not connect again to a memory node on which it has
+        // no memory. Its session there has to time out.
         let silence = self.cns.iter().any(ComputeNode::was_killed);
         let now = self.net.now();
         match self.mns.iter_mut().find_map(|mn| (!mn.has_nothing_pending(now, silence)).then_some(mn.mac)) {

@@ -1,4 +1,4 @@
-//! Injection of faults into nodes and network, and its schedule.
+//! Faults: their schedule, and their injection into nodes and the network.
 
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::trace::Name;
 
 impl World<'_> {
     pub(super) fn next_fault(&self) -> Option<Time> {
+        // A fault that lasts ends before the next one begins.
         self.healed_at.or((self.faults.count > 0).then_some(self.fault_at))
     }
 
@@ -54,7 +55,7 @@ impl World<'_> {
             }
             Some(Fault::RestartKept) => {
                 if r.below(2) == 0 {
-                    // The new process has other limits than the old one.
+                    // The new process may permit another number of streams, and frames of another length.
                     self.mns[mn].config.streams_max = 1 + r.below(3) as u8;
                     self.mns[mn].config.max_frame = pick(r, &[200, 700, plan::FRAME_MTU]);
                 }
@@ -102,8 +103,9 @@ impl World<'_> {
                 let (empty, copies) = (r.below(2) == 0, r.below(3) == 0);
                 let (lasts, away) = (fault::duration(r), fault::duration(r));
                 let Some(fabric) = &mut self.fabric else { return };
-                // The manager starts again over an older copy of its store. A node cannot tell if it has followed no
-                // manager yet, or if the copy has all events that the node has received.
+                // The manager is started again over an older copy of its store, or an empty one. Every node must
+                // be able to notice that. A node that has followed no manager yet is not, nor is one that has
+                // received only events that the copy has too.
                 let state = fabric.manager.state();
                 let all_follow = self.mns.iter().all(MemoryNode::has_followed)
                     && self.cns.iter().all(|cn| cn.has_followed(state));

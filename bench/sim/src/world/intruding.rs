@@ -1,4 +1,4 @@
-//! Actions of an unauthorised station, and revocations of keys.
+//! Actions of the unauthorised station, and revocations of keys.
 
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
@@ -10,11 +10,11 @@ use crate::intruder::Intruder;
 use crate::violation::InvariantViolation;
 
 impl World<'_> {
-    /// Performs an action of the unauthorised station.
+    /// Lets the unauthorised station perform an action against compute node `cn` and memory node `mn`.
     pub(super) fn intrude(&mut self, what: Fault, cn: usize, mn: usize, now: Time) {
         let Some(intruder) = &mut self.intruder else { return };
         let addresses: Vec<Mac> = self.cns.iter().flat_map(ComputeNode::addresses).collect();
-        // A node whose key is revoked must not be served without a key either.
+        // A node whose key is revoked must not get a session without a key either.
         let insecure = self.random.below(3) == 0 || what == Fault::Revocation;
         let (victim, node) = (self.cns[cn].mac, &mut self.mns[mn]);
         let figures = &mut self.tally.figures;
@@ -48,7 +48,7 @@ impl World<'_> {
         self.log(|| done);
     }
 
-    /// Continues the intruder's actions, and checks that they have no effect.
+    /// Continues the intruder's actions, and reports an effect that they must not have.
     pub(super) fn check_intruder(&mut self, now: Time) -> Result<(), InvariantViolation> {
         let Some(intruder) = &mut self.intruder else { return Ok(()) };
         let called = intruder.is_calling();
@@ -59,7 +59,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Ends the intruder's actions.
+    /// Ends the intruder's actions, and the planted fault that goes with them.
     pub(super) fn quiet(&mut self) {
         self.intruder.iter_mut().for_each(Intruder::stop);
         if self.accepts_unknown {
@@ -67,7 +67,7 @@ impl World<'_> {
         }
     }
 
-    /// Restores all revoked keys.
+    /// Makes the keys of all compute nodes registered again.
     pub(super) fn restore_keys(&mut self) {
         if self.intruder.is_some() && self.fabric.is_none() {
             self.mns.iter_mut().for_each(|mn| mn.revoke(&[]));

@@ -1,4 +1,4 @@
-//! Construction of a run's nodes, network and manager from the plan.
+//! Construction of the nodes, the network and the manager of a run from its plan.
 
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ use crate::planted_fault::PlantedFault;
 use crate::tally::Tally;
 use crate::trace::{Name, Trace};
 
-/// Time within which everything has to end after the last fault.
+/// Time within which everything has to end after the last fault, in addition to the sessions' time-outs.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Limit on a run's virtual time, in addition to the time of its operations.
+/// Limit on the virtual time of a run, in addition to the time that its operations need.
 const RUN_MAX: Duration = Duration::from_secs(600);
 
-/// Pre-shared key of sealed frames.
+/// Pre-shared key, for runs in which frames are sealed without keys of nodes.
 const KEY: &[u8] = b"sixteen bytes or more";
 
 impl<'a> World<'a> {
-    /// A world with nodes and network as planned, which counts events in `tally` and writes them to `trace`.
+    /// Makes nodes and network as planned. Events are counted in `tally` and written to `trace`.
     pub fn new(plan: &Plan, tally: &'a mut Tally, trace: Trace) -> World<'a> {
         let seed = plan.seed;
         let net = SimNetwork::new(seed);
@@ -57,6 +57,7 @@ impl<'a> World<'a> {
         let conditions = plan.fabric.as_ref().map_or(Conditions::GOOD, |fabric| fabric.conditions);
         let control = ControlNetwork::new(Random::part(seed, 3000), conditions, trace.clone());
         let fabric = maker.fabric();
+        // Nonces are checked in every run with keys, whether the station is active or not.
         let intruder =
             plan.keyed.then(|| Intruder::new(&net, plan.intruder, plan.mistake, Random::part(seed, 7_100)));
         let paced = plan.cns.iter().any(|cn| cn.pacing.is_some());
@@ -88,13 +89,13 @@ impl<'a> World<'a> {
     }
 }
 
-/// Longest time that a compute node may need for its planned operations.
+/// Returns the maximum time that a compute node may need for its planned operations.
 fn longest(plan: &Plan) -> Duration {
     let making = |cn: &CnPlan| (cn.pause * 4).saturating_mul(cn.operations.min(u32::MAX.into()) as u32);
     plan.cns.iter().map(making).max().unwrap_or_default()
 }
 
-/// Values that the construction of all nodes of a run requires.
+/// Values from which all nodes of a run are constructed.
 struct Maker<'a> {
     plan: &'a Plan,
     net: &'a SimNetwork,
@@ -177,7 +178,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The manager and its operator, if the plan has them.
+    /// Makes the manager and the operator, if the plan has them.
     fn fabric(&self) -> Option<Fabric> {
         let (plan, seed) = (self.plan, self.plan.seed);
         let fabric = plan.fabric.as_ref()?;

@@ -1,4 +1,4 @@
-//! Nodes, network and faults of one run, from its plan to the last check.
+//! The nodes, the network and the faults of one run, from the plan to the last check.
 
 mod ending;
 mod injecting;
@@ -28,23 +28,23 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Number of steps between two calls of `goes_on`.
 const ASK_EVERY: u64 = 1024;
-/// Largest number of steps without advance of time; more mean that a node is in an endless loop.
+/// Maximum number of steps without advance of virtual time; more mean that a node is in an endless loop.
 const STEPS_AT_ONCE: u32 = 100_000;
 
-/// State of a run: its nodes, networks and pending faults.
+/// State of a run: its nodes, its networks, and the faults still to come.
 pub struct World<'a> {
     net: SimNetwork,
     random: Random,
     cns: Vec<ComputeNode>,
     mns: Vec<MemoryNode>,
     batch: usize,
-    /// Network between the manager and the nodes.
+    /// Network between the manager and its callers.
     control: ControlNetwork,
     /// The manager and the operator; `None` with static maps.
     fabric: Option<Fabric>,
-    /// Nonce checker, and attacker if planned; `None` if nodes have no keys.
+    /// Check of nonces, and the unauthorised station if it is planned; `None` if nodes have no keys.
     intruder: Option<Intruder>,
-    /// Planted mistake: memory nodes accept unregistered keys.
+    /// Planted fault: memory nodes accept unregistered keys.
     accepts_unknown: bool,
     max_frame: usize,
     faults: FaultPlan,
@@ -52,14 +52,14 @@ pub struct World<'a> {
     settle: Duration,
     fault_at: Time,
     healed_at: Option<Time>,
-    /// Time of the next sample of pacers; never if no node has rate control.
+    /// Time of the next sample of the pacers; never if no node has rate control.
     sample_at: Time,
-    /// Number of operations that each compute node submits.
+    /// Number of operations that each compute node submits in the run.
     quotas: Vec<u64>,
-    /// Time by which the last operation has to be submitted.
+    /// Time by which all operations must have been submitted.
     end: Time,
     steps: u64,
-    /// Number of steps since time last advanced.
+    /// Number of steps since the virtual time last advanced.
     standing: u32,
     tally: &'a mut Tally,
     trace: Trace,
@@ -70,10 +70,10 @@ impl World<'_> {
         self.trace.log(self.net.now(), "*", what);
     }
 
-    /// Carries out the run to its end, with all checks.
+    /// Makes the run to its end, with all checks.
     ///
     /// # Errors
-    /// Returns the violation found, or [`InvariantViolation::Stopped`] once `goes_on` returns false.
+    /// Returns the first violation, or [`InvariantViolation::Stopped`] once `goes_on` returns false.
     pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<(), InvariantViolation> {
         let outcome = self.live(goes_on).and_then(|()| self.settle());
         for cn in &self.cns {
@@ -114,7 +114,8 @@ impl World<'_> {
                 if alike {
                     self.tally.paces.served(made);
                 }
-                // Once one node is done, not all of them compete for the memory node.
+                // Once a node has submitted all of its operations, not all nodes compete for the memory node
+                // any more.
                 self.sample_at = Time(u64::MAX);
             }
         }
@@ -165,11 +166,12 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Advances time to the next event, and runs the nodes concerned.
+    /// Advances the virtual time to the next event, and runs the nodes until none of them has work at that
+    /// time.
     fn step(&mut self, end: Option<Time>) -> Result<(), InvariantViolation> {
         let before = self.net.now();
         let fault = if end.is_none() { self.next_fault() } else { None };
-        // Time advances also when nothing is due: a full transmit ring may have room by then.
+        // Time advances even when nothing is due, since a full transmit ring may have room by then.
         let mut next = end.unwrap_or(Time(u64::MAX)).min(before + MS);
         self.cns.iter().for_each(|cn| next = next.min(cn.deadline()));
         self.mns.iter().filter_map(|mn| mn.deadline(before)).for_each(|at| next = next.min(at));
@@ -220,7 +222,7 @@ impl World<'_> {
     }
 }
 
-/// Committed state of the manager; `None` with static maps.
+/// Returns the committed state of the manager; `None` with static maps.
 fn state_of(fabric: &Option<Fabric>) -> Option<&FabricState> {
     fabric.as_ref().map(|fabric| fabric.manager.state())
 }

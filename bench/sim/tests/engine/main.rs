@@ -1,5 +1,5 @@
-//! Single cases of the compute node's engine: one engine, and one memory node or several over which a region is
-//! interleaved; the network loses frames only while it is cut.
+//! Single cases of the compute node's engine: one engine, with one memory node or with several over which a
+//! region is interleaved. The network loses frames only while a path is cut.
 
 mod mirror;
 mod pair;
@@ -29,7 +29,7 @@ const MS: Duration = Duration::from_millis(1);
 #[derive(Default)]
 struct Ended {
     data: Vec<u8>,
-    /// Data of each completed read, by its request id.
+    /// Data of each completed read, with its request id.
     reads: Vec<(RequestId, Vec<u8>)>,
     errors: Vec<EngineError>,
     ended: usize,
@@ -50,7 +50,7 @@ impl Sink for Ended {
     }
 }
 
-/// Route from HPA 0 on to an extent of memory node `peer`.
+/// Returns a route from HPA 0 to an extent of memory node `peer`.
 fn direct(peer: usize, cmem: u64) -> Route {
     Route::direct(0, EXTENT, RouteTarget { peer, cmem, incarnation: None, mirror: None })
 }

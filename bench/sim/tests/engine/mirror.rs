@@ -1,6 +1,6 @@
-//! A mirrored position: random writes, reads and cuts of one memory node or both, under a manager that the test plays.
-//! No acknowledged write is lost, reads are never older than the last acknowledged write, and both copies are the same
-//! in the end.
+//! A mirrored position: random writes and reads, while one memory node or both are cut off or paused; the
+//! test plays the manager. No acknowledged write is lost, no read is older than the last acknowledged write,
+//! and both copies are equal in the end.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::*;
 const LINES: u64 = 16 * 64;
 const TARGETS: usize = 2;
 
-/// A generator of random numbers (xorshift).
+/// Generator of random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// Results of operations by id.
+/// Completions of operations, by request id.
 #[derive(Default)]
 struct Results {
     reads: BTreeMap<u32, Vec<u8>>,
@@ -44,14 +44,14 @@ impl Sink for Results {
     }
 }
 
-/// Versions of a line.
+/// Versions of a line, by which reads are checked.
 #[derive(Clone, Default)]
 struct LineHistory {
-    /// Latest version that was acknowledged.
+    /// Latest version whose write was acknowledged.
     acknowledged: u32,
-    /// Latest version that was written.
+    /// Latest version that was submitted.
     written: u32,
-    /// Whether a write or a read of the line is in flight.
+    /// True while a write or a read of the line is in flight.
     busy: bool,
 }
 
@@ -66,7 +66,8 @@ struct World {
     incarnations: [u64; TARGETS],
     in_sync: [bool; TARGETS],
     epoch: u64,
-    /// Answers of the manager that are under way: due time, and whether the leg is then in sync.
+    /// Answers of the manager that are under way: due time, leg, whether the leg was filled, and the epoch
+    /// reported.
     answers: Vec<(Time, usize, bool, u64)>,
     history: Vec<LineHistory>,
     ops: BTreeMap<u32, (u64, Option<u32>, u32)>,
@@ -142,7 +143,7 @@ impl World {
         world
     }
 
-    /// Describes the legs to the engine.
+    /// Passes the state of the legs to the engine, the one in sync first.
     fn tell(&mut self) {
         let leg = |index: usize| LegTarget {
             peer: self.peers[index],
@@ -201,7 +202,7 @@ impl World {
         self.collect();
     }
 
-    /// Checks the results that have arrived.
+    /// Checks the results that have arrived since the last call.
     fn collect(&mut self) {
         for id in std::mem::take(&mut self.results.written) {
             let (line, version, _) = self.ops.remove(&id).expect("a known write");
@@ -227,7 +228,7 @@ impl World {
         }
     }
 
-    /// Begins an operation on a random line that has none.
+    /// Begins an operation on a random line, unless one is in flight there.
     fn operate(&mut self) {
         let line = self.random.below(LINES);
         if self.history[line as usize].busy {
@@ -253,7 +254,8 @@ impl World {
     }
 }
 
-/// Returns how often a leg became stale, and the number of operations.
+/// Runs random operations and failures, and checks the outcome. Returns how often a leg became stale, and the
+/// number of operations.
 fn play(seed: u64) -> (usize, u32) {
     let mut world = World::new(seed);
     let (end, mut change_at) = (world.net.now() + MS * 1500, world.net.now());
@@ -263,7 +265,7 @@ fn play(seed: u64) -> (usize, u32) {
         }
         if world.net.now() >= change_at {
             change_at = world.net.now() + MS * (5 + world.random.below(80)) as u32;
-            // A paused node answers late; a parted one loses frames.
+            // A paused node answers late, while a node that is cut off gets and sends no frames.
             world.cut = [0, 1].map(|_| world.random.below(4) == 0);
             world.net.heal_all();
             for index in 0..TARGETS {
@@ -311,7 +313,8 @@ fn no_acknowledged_write_is_lost_whichever_legs_fail() {
     assert!(stale > 250 && operations > 30_000, "legs fail often: {stale} in {operations} operations");
 }
 
-/// The leg that is read leaves its position while it owes answers, as at the end of a drain.
+/// Scenario: the leg that serves reads is removed from its position while requests to it are unanswered, as
+/// at the end of a drain. The requests must be answered by the other leg, without an error.
 #[test]
 fn reads_and_writes_in_flight_outlive_a_leg_that_leaves() {
     let mut world = World::new(1);
@@ -338,8 +341,8 @@ fn reads_and_writes_in_flight_outlive_a_leg_that_leaves() {
     assert_eq!(world.failures, 0);
 }
 
-/// A leg leaves its position, and its memory node unmaps it before the compute node has followed: what it refuses goes to
-/// the other one.
+/// Scenario: a leg is removed from its position, and its memory node has unmapped it before the compute node
+/// follows. The requests that the memory node refuses must be answered by the other leg.
 #[test]
 fn what_a_leg_refuses_that_has_left_goes_to_the_other() {
     for steps in 0..2 {
@@ -357,7 +360,7 @@ fn what_a_leg_refuses_that_has_left_goes_to_the_other() {
             incarnation: Some(world.incarnations[peer]),
             in_sync: true,
         };
-        // Nothing is mapped there, as where a leg was unmapped.
+        // No memory is mapped at this CMem address, which stands for that of a leg that was unmapped.
         let (unmapped, stays) = (leg(0, 1 << 30), leg(1, 0));
         world.engine.set_legs(0, 0, &[unmapped], world.epoch + 1, world.net.now());
         let now = world.net.now();

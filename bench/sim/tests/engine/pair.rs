@@ -1,4 +1,5 @@
-//! The engine with one memory node: ended sessions, stranded lines, ranges written back and closed.
+//! The engine with one memory node: ended sessions, stranded lines, and ranges that are written back and
+//! closed.
 
 use super::*;
 
@@ -11,7 +12,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// An engine with a cache of 64 lines and an open session.
+    /// Returns an engine with a cache of 64 lines and an open session.
     fn open() -> Pair {
         let net = SimNetwork::new(1);
         let link = net.attach(CN, PortConfig::default()).expect("a new address");
@@ -70,7 +71,8 @@ impl Pair {
         self.engine.flush(now, self.link.transmit())
     }
 
-    /// Writes `value` to the line at `hpa`, and leaves it in the cache without a session, so that it is stranded.
+    /// Writes `value` to the line at `hpa` and ends the session before the line is written back, so that it
+    /// is stranded.
     fn strand(&mut self, hpa: u64, value: u64) {
         self.write(hpa, value);
         self.net.partition(&[MN]);
@@ -113,11 +115,11 @@ fn what_is_stranded_is_read_and_names_the_dead_node_where_it_cannot_be() {
 fn a_later_value_replaces_the_failed_write_back() {
     let mut pair = Pair::open();
     pair.strand(64, 1);
-    // The line is still in the cache and is written there again; its write-back is not requested twice.
+    // The line is in the cache, where it is written again; its write-back must not be requested twice.
     pair.write(64, 2);
     assert_eq!(pair.flush(), Err(EngineError::NotConnected(MN)));
     assert_eq!(pair.engine.stranded(), 1);
-    // Writes to the other lines of the cache set, so that the line is evicted.
+    // Writes to the other lines of the same cache set evict the line.
     for line in 1..=4_u64 {
         pair.write(64 + line * 16 * 64, 10 + line);
     }
@@ -166,7 +168,8 @@ fn a_region_added_to_an_open_session_is_lost_with_its_memory() {
     assert_eq!(pair.engine.flush(now, tx), Ok(true), "what is lost is not modified");
 }
 
-/// Closing a range writes back only the range's modified lines, and refuses new operations on it.
+/// Scenario: a range is closed. Only the modified lines of the range must be written back, and new operations
+/// on the range must be refused.
 #[test]
 fn a_closed_range_is_written_back_alone() {
     let mut pair = Pair::open();
@@ -204,7 +207,7 @@ fn a_closed_range_is_written_back_alone() {
     assert_eq!(pair.engine.read_cached(64), Some(&content(1)));
     assert_eq!(pair.engine.read_cached(8192), None);
 
-    // While the range is being moved, operations are deferred; once it is reopened, they are accepted.
+    // While the range is being moved, operations are deferred. Once it is open again, they are accepted.
     pair.engine.begin_drain(closed.clone(), DrainReason::Moving);
     let now = pair.net.now();
     assert_eq!(pair.engine.read(8192, ID, now, pair.link.transmit()), Err(EngineError::Busy));
@@ -216,8 +219,8 @@ fn a_closed_range_is_written_back_alone() {
     assert_eq!(pair.engine.read(8192, ID, now, pair.link.transmit()), Ok(Read::Sent));
 }
 
-/// Modified lines of an unreachable memory node stay in the cache, and their range is not drained until they are
-/// written back.
+/// Scenario: a range is closed while its memory node is unreachable. Its modified lines must stay in the
+/// cache, and the range must not count as drained until they are written back.
 #[test]
 fn a_closed_range_waits_for_its_memory_node() {
     let mut pair = Pair::open();
@@ -235,7 +238,8 @@ fn a_closed_range_waits_for_its_memory_node() {
     assert_eq!((pair.mn.line(CN, 64).unwrap(), pair.mn.line(CN, 128).unwrap()), (content(1), content(2)));
 }
 
-/// A flush ends despite concurrent writes, and includes all writes before it.
+/// Scenario: lines are written all the time during a flush. The flush must end, and include all writes before
+/// it.
 #[test]
 fn a_flush_ends_while_others_write() {
     let mut pair = Pair::open();
@@ -246,7 +250,7 @@ fn a_flush_ends_while_others_write() {
     let mut rounds = 0;
     pair.until("the flush", |pair| {
         rounds += 1;
-        // Lines are written repeatedly, including those just written back.
+        // The lines are written again and again, including those that were just written back.
         for line in 0..8_u64 {
             let (now, hpa) = (pair.net.now(), 4096 + (line + rounds) % 32 * 64);
             let _ = pair.engine.write(hpa, &content(rounds), ID, now, pair.link.transmit());
@@ -260,12 +264,13 @@ fn a_flush_ends_while_others_write() {
     assert_eq!(pair.flush(), Ok(false), "what was written meanwhile is modified still");
 }
 
-/// A region that is added during a hand-over of its session is bound to that session's content: if the hand-over fails,
-/// the old session continues without further messages.
+/// Scenario: a region is added while another session is to replace the present one, which fails, so that the
+/// present one continues without further messages. The region must belong to the content of that session, and
+/// be lost with it.
 #[test]
 fn a_region_added_during_a_hand_over_is_lost_with_its_memory() {
     let mut pair = Pair::open();
-    // The network is silent until the engine sends a Hello again; then only the Hello arrives.
+    // The network is silent until the engine sends a Hello again. Then only that Hello arrives.
     let calls = pair.net.now() + TIMING.ping_every + TIMING.suspect_after + TIMING.hello_first / 2;
     pair.net.cut(CN, MN);
     pair.until("a call", |pair| pair.net.now() >= calls);
@@ -289,13 +294,13 @@ fn a_region_added_during_a_hand_over_is_lost_with_its_memory() {
     }
 }
 
-/// Addresses without a route give an error, poison or all ones, as the range around them or the engine's default
-/// specifies.
+/// Scenario: accesses to addresses without a route. They must get an error, poison or all ones, as the policy
+/// of the range around them specifies, or else the engine's default.
 #[test]
 fn what_nobody_maps_is_answered_by_policy() {
     let mut pair = Pair::open();
     let (poison, ones, rest) = (EXTENT, 2 * EXTENT, 4 * EXTENT);
-    // The range with a policy includes the region; routes take precedence.
+    // The first range with a policy includes the region, where the route takes precedence.
     pair.engine.add_miss_policy(0, 2 * EXTENT, Unmapped::Poison).expect("a hole");
     pair.engine.add_miss_policy(ones, EXTENT, Unmapped::AllOnes).expect("another");
     assert!(matches!(
@@ -327,7 +332,7 @@ fn what_nobody_maps_is_answered_by_policy() {
     assert_eq!(engine.remove_miss_policy(0), Some(Unmapped::Poison));
     assert_eq!(engine.read(poison, ID, now, tx), Ok(Read::Hit(ff)));
     assert_eq!(engine.remove_miss_policy(0), None);
-    // A burst cannot cross from an unmapped address into a mapped one.
+    // A burst must not extend from an unmapped address into a mapped one.
     let over = Segment::straight(EXTENT * 8 - 64, 2);
     assert_eq!(engine.burst_read(&over, ID, now, tx), Err(EngineError::BadBurst(over.hpa)));
 }

@@ -1,8 +1,7 @@
-//! The engine with several memory nodes, over which a region is interleaved.
+//! The engine with several memory nodes over which a region is interleaved.
 
 use super::*;
 
-/// One engine and several memory nodes over which a region is interleaved.
 struct Fabric {
     net: SimNetwork,
     link: SimLink,
@@ -17,7 +16,7 @@ fn mn_mac(index: usize) -> Mac {
 }
 
 impl Fabric {
-    /// Opens sessions with as many memory nodes as `ways`, and adds a route over an extent of each, from HPA 0 on.
+    /// Opens sessions with as many memory nodes as `ways`, and adds a route from HPA 0 to an extent of each.
     fn open(ways: Ways, granularity: Granularity, max_frame: usize) -> Fabric {
         let net = SimNetwork::new(1);
         let link = net.attach(CN, PortConfig::default()).expect("a new address");
@@ -74,13 +73,14 @@ impl Fabric {
         }
     }
 
-    /// Initial content of the line at `hpa`, computed with the layout of the simulation.
+    /// Returns the initial content of the line at `hpa`, by the simulation's own decoding of addresses.
     fn initial(&self, hpa: u64) -> [u8; 64] {
         let (mn, dpa) = self.layout.place(hpa).expect("it is mapped");
         content(Origin { cn: 0, mn, life: 0, losses: 0, zero: false }.initial(dpa as usize / 64))
     }
 
-    /// Reads a range piece by piece; all pieces are in flight before the first answer.
+    /// Requests a range piece by piece, so that all pieces are in flight before the first answer; returns the
+    /// pieces.
     fn read_range(&mut self, range: std::ops::Range<u64>) -> Vec<Segment> {
         let mut walk = SegmentIter::new(range);
         let mut pieces = Vec::new();
@@ -100,13 +100,14 @@ impl Fabric {
     }
 }
 
-/// Every line of a region is read from its memory node, for all ways, granularities and frame sizes.
+/// Scenario: a region with all combinations of ways and granularity. Each line must be read from its memory
+/// node.
 #[test]
 fn an_interleaved_region_reads_as_its_memory_nodes_hold_it() {
     for (ways, granularity) in Ways::ALL.into_iter().flat_map(|w| Granularity::all().map(move |g| (w, g))) {
         let mut fabric = Fabric::open(ways, granularity, 1514);
         let size = u64::from(ways.count()) * EXTENT;
-        // One range begins within a chunk, the other includes the last page of each memory node.
+        // One range begins within a chunk; the other includes the last page of each memory node.
         for range in [320..12_352, size - 8192..size] {
             let before = fabric.ended.reads.len();
             let pieces = fabric.read_range(range.clone());
@@ -124,7 +125,8 @@ fn an_interleaved_region_reads_as_its_memory_nodes_hold_it() {
     }
 }
 
-/// A page over four memory nodes: four requests of 1 KiB, in flight to all four at once.
+/// Scenario: a read of a page over four memory nodes. It must be four requests of 1 KiB, all in flight at
+/// once.
 #[test]
 fn a_burst_is_in_flight_on_all_memory_nodes_at_once() {
     let mut fabric = Fabric::open(Ways::Four, Granularity::MIN, 1514);
@@ -134,11 +136,12 @@ fn a_burst_is_in_flight_on_all_memory_nodes_at_once() {
     fabric.until("all pieces", |fabric| fabric.ended.ended == 4);
 }
 
-/// A burst read returns the modified lines in the cache; a burst write replaces them.
+/// Scenario: bursts on lines that are modified in the cache. A read must return the modified lines; a write
+/// must replace them.
 #[test]
 fn bursts_of_interleaved_lines_meet_the_cache() {
     let mut fabric = Fabric::open(Ways::Three, Granularity::MIN, 1514);
-    // The second chunk of memory node 1.
+    // This is the second chunk of memory node 1.
     let hpa = fabric.layout.hpa(1, 320);
     let now = fabric.net.now();
     assert_eq!(fabric.engine.write(hpa, &content(77), ID, now, fabric.link.transmit()), Ok(Write::Done));
@@ -162,7 +165,8 @@ fn bursts_of_interleaved_lines_meet_the_cache() {
     assert_eq!([fabric.mns[1].line(CN, 192).unwrap(), fabric.mns[1].line(CN, 320).unwrap()], lines);
 }
 
-/// If a memory node restarts empty, its own chunks are lost; those of the others stay usable, including modified lines.
+/// Scenario: a memory node restarts without its pool. Its own chunks must be lost; those of the others must
+/// stay usable, as must modified lines.
 #[test]
 fn a_lost_leg_loses_only_its_chunks() {
     let mut fabric = Fabric::open(Ways::Four, Granularity::MIN, 1514);
@@ -197,11 +201,12 @@ fn a_lost_leg_loses_only_its_chunks() {
     }
 }
 
-/// Routes of one region are adjacent in HPA; a range over several routes is accessed without a gap.
+/// Scenario: a region has grown, so that two adjacent routes lead to it. A range over both must be read
+/// without a gap.
 #[test]
 fn a_region_that_has_grown_is_one_range() {
     let mut fabric = Fabric::open(Ways::Three, Granularity::MIN, 1514);
-    // The grown part: the second life of the extents, mapped by a decoder of two ways behind the first decoder.
+    // The part added by growth is in other extents, mapped by a decoder of two ways behind the first decoder.
     let base = 3 * EXTENT;
     let target = |peer| RouteTarget { peer, cmem: EXTENT, incarnation: None, mirror: None };
     let decoder = Decoder { base, size: 2 * EXTENT, ways: Ways::Two, granularity: Granularity::PAGE };
@@ -228,8 +233,8 @@ fn a_region_that_has_grown_is_one_range() {
     assert_eq!(lines, 3 * 64);
 }
 
-/// A piece contains the parameters of its interleave set; a set with other parameters refuses it, as its lines would be
-/// misplaced.
+/// Scenario: a piece was computed from an interleave set that another one has replaced since. The engine must
+/// refuse the piece, whose lines would be misplaced.
 #[test]
 fn a_piece_of_another_interleave_set_is_refused() {
     let mut fabric = Fabric::open(Ways::Two, Granularity::MIN, 1514);

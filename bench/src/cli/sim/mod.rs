@@ -28,7 +28,7 @@ use cxloe_sim::{Campaign, CampaignResults, Scenario, Trace};
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The kind of runs
+    /// Scenario of the runs: kinds of nodes, load and faults
     #[arg(long, value_name = "NAME", value_parser = by_name::<Scenario>(), default_value_t = Scenario::Mixed)]
     scenario: Scenario,
 
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
 
-    /// First seed
+    /// Seed of the first run; later runs count up from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     start: u64,
 
@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(long, requires = "seed", help_heading = "Output")]
     trace: bool,
 
-    /// Print the last lines of that only
+    /// Print only this number of last lines of the trace
     #[arg(long, value_name = "LINES", requires = "seed", conflicts_with = "trace", help_heading = "Output")]
     trace_last: Option<usize>,
 
@@ -94,7 +94,7 @@ Examples:
 
 Exit codes: 0 every check held, 1 a seed failed, 2 wrong usage, 130 ended by Ctrl-C.";
 
-/// Greatest number of failed seeds that are listed one by one.
+/// Maximum number of failed seeds that are listed one by one.
 const NAMED_MAX: usize = 10;
 
 pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {

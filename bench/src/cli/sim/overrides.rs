@@ -15,7 +15,7 @@ use super::by_name::by_name;
 /// Values that replace those that scenario and seed draw.
 #[derive(Args, Clone, Debug)]
 pub struct OverrideArgs {
-    /// Frames lost, one by one: 1% or 0.01
+    /// Share of frames that are lost, each independently of the others: 1% or 0.01
     #[arg(long, value_name = "P", help_heading = "Network")]
     loss: Option<Probability>,
 
@@ -23,19 +23,19 @@ pub struct OverrideArgs {
     #[arg(long, value_name = "P/P", help_heading = "Network")]
     burst: Option<Burst>,
 
-    /// Frames that arrive twice
+    /// Share of frames that arrive twice
     #[arg(long, value_name = "P", help_heading = "Network")]
     duplicate: Option<Probability>,
 
-    /// Frames overtaken by others
+    /// Share of frames that are overtaken by others
     #[arg(long, value_name = "P", help_heading = "Network")]
     reorder: Option<Probability>,
 
-    /// Frames with damaged bits
+    /// Share of frames with damaged bits
     #[arg(long, value_name = "P", help_heading = "Network")]
     corrupt: Option<Probability>,
 
-    /// Frames of which a copy arrives about 65 536 frames later
+    /// Share of frames that arrive again about 65 536 frames later
     #[arg(long, value_name = "P", help_heading = "Network")]
     late: Option<Probability>,
 
@@ -43,7 +43,7 @@ pub struct OverrideArgs {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "Network")]
     delay: Option<Duration>,
 
-    /// Most additional time, drawn for each frame
+    /// Maximum additional time, drawn for each frame
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "Network")]
     jitter: Option<Duration>,
 
@@ -55,15 +55,15 @@ pub struct OverrideArgs {
     #[arg(long, value_name = "N", help_heading = "Network")]
     faults: Option<u64>,
 
-    /// Compute nodes
+    /// Number of compute nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64), help_heading = "Nodes")]
     cns: Option<u8>,
 
-    /// Memory nodes
+    /// Number of memory nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16), help_heading = "Nodes")]
     mns: Option<u8>,
 
-    /// Operations of each compute node
+    /// Number of operations of each compute node
     #[arg(long, value_name = "N", help_heading = "Nodes")]
     operations: Option<u64>,
 
@@ -75,23 +75,23 @@ pub struct OverrideArgs {
     #[arg(long, value_name = "BYTES", help_heading = "Nodes")]
     granularity: Option<Granularity>,
 
-    /// Most operations in flight of a compute node
+    /// Maximum number of operations in flight of a compute node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512), help_heading = "Nodes")]
     depth: Option<u16>,
 
-    /// Longest time from one operation of a compute node to its next
+    /// Maximum time from one operation of a compute node to its next
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "Nodes")]
     think: Option<Duration>,
 
-    /// Streams of each session
+    /// Number of streams of each session
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16), help_heading = "Nodes")]
     streams: Option<u8>,
 
-    /// Line cache of each compute node; 0 for none
+    /// Size of the line cache of each compute node; 0 for none
     #[arg(long, value_name = "SIZE", value_parser = cache_size, help_heading = "Nodes")]
     cache: Option<ByteSize>,
 
-    /// Frames that the receive queue of a memory node holds
+    /// Maximum number of frames in the receive queue of a memory node
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Nodes")]
     fifo: Option<u16>,
 
@@ -103,7 +103,7 @@ pub struct OverrideArgs {
     #[arg(long, value_name = "FRAMES/US", value_parser = service_rate, help_heading = "Nodes")]
     service_rate: Option<f64>,
 
-    /// Plant a mistake into the nodes, to test the checker
+    /// Make the nodes work wrongly in this way, to test the checker
     #[arg(long, value_name = "MISTAKE", value_parser = by_name::<PlantedFault>(), help_heading = "Nodes")]
     plant: Option<PlantedFault>,
 }

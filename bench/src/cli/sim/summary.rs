@@ -45,7 +45,6 @@ pub struct Summary {
 /// Seed of a run that failed, and the failure.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailingSeed {
-    /// Seed that repeats the run.
     pub seed: u64,
     /// Text of the failure.
     pub what: String,
@@ -56,24 +55,16 @@ pub struct FailingSeed {
 /// Latencies of one kind of operation, in nanoseconds of virtual time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Latency {
-    /// Kind of operation.
     pub name: &'static str,
-    /// Number of operations.
     pub count: u64,
-    /// Median.
     pub p50_ns: u64,
-    /// 90th percentile.
     pub p90_ns: u64,
-    /// 99th percentile.
     pub p99_ns: u64,
-    /// 99.9th percentile.
     pub p999_ns: u64,
-    /// Maximum.
     pub max_ns: u64,
 }
 
 impl Summary {
-    /// Computes the summary of the runs in `outcome`.
     pub fn new(campaign: &Campaign, outcome: &CampaignResults) -> Summary {
         let latency = |class: Class| {
             let histogram = &outcome.tally.latencies[class as usize];

@@ -144,6 +144,7 @@ fn check(words: &[&str]) -> Result<String, String> {
     let mut help = help::of(&path);
     let mut words = words[1..].iter();
     while let Some(word) = words.next() {
+        // From here on the line is another program's command, a redirection, or a gap in the page.
         if *word == "--"
             || word.starts_with('>')
             || word.starts_with("2>")
@@ -166,6 +167,7 @@ fn check(words: &[&str]) -> Result<String, String> {
                 match help.options.get(&format!("-{letter}")) {
                     None => return Err(unknown(format!("-{letter}"))),
                     Some(true) => {
+                        // The rest of the word is the option's value, or else the next word is.
                         if at + letter.len_utf8() == short.len() {
                             words.next();
                         }
@@ -175,6 +177,7 @@ fn check(words: &[&str]) -> Result<String, String> {
                 }
             }
         } else if !help.commands.is_empty() {
+            // The word is a placeholder or an argument, no subcommand.
             if word.starts_with(['<', '[', '@', '{', '"']) || word.chars().all(|c| !c.is_lowercase()) {
                 break;
             }

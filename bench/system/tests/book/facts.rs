@@ -1,5 +1,5 @@
-//! Check of lists and figures of the book against what they are taken from: commands, events, routes, packages,
-//! defaults of options.
+//! Check of lists and figures of the book against their sources: commands, events, routes, packages, defaults
+//! of options.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ pub fn routes(page: &Page) -> Faults {
         if !path.to_string_lossy().contains("gmm/src/server/routes/") {
             continue;
         }
-        // Up to the tests of the file, whose paths may be invented.
+        // The tests at the end of a file are skipped, because their paths may be invented.
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
         for rest in text.split("\"/v1/").skip(1) {
             let route = rest.split('"').next().unwrap_or_default();

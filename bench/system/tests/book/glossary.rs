@@ -11,7 +11,7 @@ use crate::{Faults, tree};
 /// Keywords that begin the definition of a type.
 const KEYWORDS: [&str; 4] = ["struct ", "enum ", "trait ", "union "];
 
-/// Names of shared types of which no word is on the pages.
+/// Names of shared types that contain a word which is not on the pages.
 pub fn missing(pages: &[Page]) -> Faults {
     let words = pages.iter().flat_map(words).collect();
     let sources = tree::sources().iter().filter_map(|(path, text)| {

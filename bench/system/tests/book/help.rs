@@ -12,7 +12,6 @@ use crate::tree;
 pub struct Help {
     /// Options with their dashes; true if a value follows.
     pub options: HashMap<String, bool>,
-    /// Names of subcommands.
     pub commands: Vec<String>,
 }
 
@@ -97,7 +96,8 @@ fn default(text: &str, option: &str) -> Option<String> {
     Some(value.replace(' ', ""))
 }
 
-/// Names and descriptions in the list of commands of a help text; a description may go on in the next line.
+/// Names and descriptions in the list of commands of a help text; a description may continue on the next
+/// line.
 fn listed(text: &str) -> Vec<(String, String)> {
     let lines = text.lines().skip_while(|line| *line != "Commands:").skip(1);
     let mut all: Vec<(String, String)> = Vec::new();

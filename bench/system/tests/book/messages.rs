@@ -38,8 +38,9 @@ pub fn invented(book: &[Page]) -> Faults {
     faults
 }
 
-/// The page of messages with a row for every error of the sources, and without the errors that are gone. A row keeps
-/// its place and its remark; a new one follows those of the same file, else of the same crate.
+/// Returns the page of messages with a row for every error of the sources, and without rows of errors that no
+/// source has any longer. A row keeps its place and its remark; a new row follows those of the same file,
+/// else those of the same crate.
 pub fn completed(page: &Page) -> Vec<String> {
     let errors = shown_errors();
     let known: HashSet<&str> = errors.iter().map(|(_, message)| message.as_str()).collect();

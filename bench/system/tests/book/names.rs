@@ -43,7 +43,8 @@ fn missing(word: &str) -> Option<String> {
         };
         return (!tree::has(path)).then(|| format!("{path} is not in the tree"));
     }
-    // The name is that of a test function, or the path of an item of a crate.
+    // A name with four underscores or more is that of a test or function; a word with `::` is the path of an
+    // item.
     let is_test = name.matches('_').count() >= 4
         && name.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit());
     if is_test && !is_mentioned(name) {
@@ -61,6 +62,8 @@ fn missing(word: &str) -> Option<String> {
 /// True if no source contains this identifier of a path.
 fn is_gone(part: &str) -> bool {
     let identifier: String = part.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+    // `is_mentioned` collects only words of five letters and more, so a shorter word would always seem
+    // missing.
     identifier.len() > 4 && identifier.len() == part.len() && !is_mentioned(&identifier)
 }
 

@@ -9,7 +9,6 @@ use crate::{Faults, tree};
 /// Folder of the book's pages, relative to the root of the project.
 const BOOK: &str = "deploy/book/src";
 
-/// A line of a page with its position.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub text: String,
@@ -124,7 +123,6 @@ impl Page {
         links.filter_map(|(place, target)| Some(format!("{place}: {target} {}", broken(&target)?))).collect()
     }
 
-    /// Fenced blocks of the page.
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut open: Option<Block> = None;

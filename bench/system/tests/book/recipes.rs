@@ -1,4 +1,5 @@
-//! Lists of files in the page about changes: each names every place that an existing example of its kind is written in.
+//! Check of the lists of files in the page about changes: each has to name all files that mention an existing
+//! example of its kind.
 
 use crate::page::Page;
 use crate::{Faults, tree};
@@ -11,12 +12,12 @@ const RECIPES: [(&str, &[&str]); 4] = [
     ("A benchmark", &["cxloe-bench scale", "scale::", "mod scale;"]),
 ];
 
-/// Folders of tests: the lists name those that matter, and need not name the others.
+/// True for files of tests, which the lists need not name.
 fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("tests.rs")
 }
 
-/// Whether `text` has `word` as a word of its own.
+/// True if `text` contains `word`, not as a part of a longer word.
 fn mentions(text: &str, word: &str) -> bool {
     let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let edge = |c: Option<char>| !part(c);

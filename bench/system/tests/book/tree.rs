@@ -13,7 +13,6 @@ const PROGRAMS: &str = "CXLOE_BOOK_PROGRAMS";
 /// Folders that contain no files of the project.
 const FOREIGN: [&str; 5] = ["target", ".git", "corpus", "artifacts", "node_modules"];
 
-/// Root folder of the project.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

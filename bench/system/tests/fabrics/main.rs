@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use cxloe_system::{Subject, run};
 
+#[expect(unsafe_code, reason = "the environment may change while there is only one thread")]
 fn main() -> ExitCode {
     // SAFETY: this process still has one thread.
     unsafe { std::env::remove_var("NO_COLOR") };

@@ -26,7 +26,7 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
 }
 
 const BYTES: u64 = 4 * MIB;
-/// Agent without a line cache: every operation reaches memory nodes.
+/// Options of an agent without a line cache, with which every operation reaches memory nodes.
 const UNCACHED: &[&str] = &["--cache-size", "0"];
 
 fn star(memory_nodes: usize) -> Outcome<Star> {
@@ -54,12 +54,13 @@ fn create(star: &Star, protect: Protection, ways: u32, on: &[usize]) -> Outcome<
     Ok(star.attached(0, "m")?.hpa)
 }
 
-/// Writes every line of the region as `seed` says, and returns the longest time that 64 lines took.
+/// Writes every line of the region with content that depends on `seed`; returns the longest time that a batch
+/// of 64 lines took.
 fn write(port: &mut Client, hpa: u64, seed: u64) -> Outcome<Duration> {
     write_and(port, hpa, seed, |_| Ok(()))
 }
 
-/// As [`write`]; `meanwhile` is called in the middle.
+/// Like [`write`]; `meanwhile` is called after half of the lines.
 fn write_and(
     port: &mut Client,
     hpa: u64,
@@ -96,7 +97,7 @@ fn writes_go_on_when_a_memory_node_is_killed() -> Outcome {
     let stall = write_and(&mut port, hpa, 2, |_| star.kill("mn0"))?;
     verify(&mut port, hpa, BYTES, 2)?;
     exposed(&star)?;
-    // The node comes back without its content, and is filled while the region is written.
+    // The node starts again without its content, and is filled while the region is written.
     star.start_mn(0, &["--pool-size", "64MiB"])?;
     write(&mut port, hpa, 3)?;
     whole(&star)?;
@@ -164,7 +165,7 @@ fn protection_is_added_and_removed_in_use() -> Outcome {
     verify(&mut port, hpa, BYTES, 3)
 }
 
-/// Drains `mn0` while the region is written, until no part of it is there.
+/// Drains `mn0` while the region is written, until no part of the region is on `mn0`.
 fn drain(star: &Star, port: &mut Client, hpa: u64) -> Outcome {
     star.ask(star.manager.drain_memory_node(&name("mn0"), true))?;
     for seed in 10..200 {
@@ -250,8 +251,9 @@ fn regions_move_to_the_nodes_that_are_used_least() -> Outcome {
     verify(&mut port, hpa, BYTES, 3)
 }
 
-/// Starts the agent anew and waits until the manager has registered it. Its regions are attached before that, from its
-/// own state; the registration of a killed agent's successor waits for the node time-out.
+/// Starts the agent again and waits until the manager has registered it. Waiting for the regions is not
+/// enough, because the agent attaches them from its own state, before it registers; after a kill, the manager
+/// registers the successor only at the node time-out.
 fn start_successor(star: &Star) -> Outcome {
     let registration = || {
         let nodes = star.ask(star.manager.compute_nodes()).ok()?;
@@ -273,7 +275,7 @@ fn an_agent_that_ends_in_order_leaves_both_copies_in_sync() -> Outcome {
     star.stop("cn0")?;
     start_successor(&star)?;
     ensure(whole(&star)?.epoch == epoch, "a leg became stale although the agent had ended in order")?;
-    // A killed agent may have written to one copy alone: the other one is filled anew.
+    // A killed agent may have written to one copy only, so the other copy is filled again.
     star.kill("cn0")?;
     start_successor(&star)?;
     ensure(whole(&star)?.epoch > epoch, "both copies counted as the same after a kill")?;

@@ -83,8 +83,8 @@ fn pfc_frames_cross_the_cable() -> Outcome {
     ensure(mn.sent() == 100, "frames are counted")
 }
 
-/// A neighbour continuously sends pauses of maximum length: a node that does not trust PFC frames is unaffected, and a
-/// node that does keeps an eighth of its rate.
+/// A neighbour continuously sends pauses of maximum length. A node that does not trust PFC frames is
+/// unaffected; a node that trusts them keeps at least an eighth of its rate.
 fn a_flood_of_pauses_throttles_no_other_node() -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, BYTES)], folder.path())?;
@@ -155,8 +155,8 @@ fn rate(port: &mut Port) -> Result<u64, Failed> {
     Ok(port.engine().paces(now).first().copied().flatten().ok_or("no rate control")?.rate)
 }
 
-/// With more requests at once than the threshold, the cable and the CN receive congestion signals, and all data read is
-/// correct.
+/// With more requests at once than the threshold, the memory node signals congestion to the CN, and by PFC
+/// frames on the cable. All data read is correct.
 fn a_long_queue_is_reported(backend: Backend) -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let more = ["--congestion-threshold", "4"];
@@ -165,7 +165,7 @@ fn a_long_queue_is_reported(backend: Backend) -> Outcome {
     port.connect(cxloe_system::LIMIT)?;
     port.set_depth(400);
     let mut listener = socket(&lab, "cn0")?;
-    // Bursts are written, because single lines would share few frames.
+    // Bursts are written: single lines would share a few frames, and the queue would stay short.
     let written: Vec<u8> = (0..4096 * 64_u32).map(|i| ((i / 64) ^ i) as u8).collect();
     let mut heard = Vec::new();
     let mut read = vec![0; written.len()];
@@ -193,7 +193,8 @@ fn a_long_queue_is_reported(backend: Backend) -> Outcome {
     ensure(node.end()?.success(), "the memory node failed")
 }
 
-/// A statistic of the NIC's driver slows the pacer; this test uses one that rises with every frame.
+/// A rising counter of the NIC's driver slows the pacer; this test uses a counter that rises with every
+/// frame.
 fn a_nic_counter_slows() -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let node = MemoryNode::start(&lab, "mn0", Backend::Xdp, &[(CN, BYTES)], folder.path())?;

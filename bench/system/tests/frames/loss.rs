@@ -30,7 +30,8 @@ const MIB: u64 = 1 << 20;
 /// Number of single lines written and read in addition to the bursts.
 const LINES: u64 = 4096;
 
-/// Fault plans of both ends, each with frequent faults of the named kind and rare ones of all other kinds.
+/// Fault plans of both ends: the named share of frames is lost, and a few are duplicated, reordered or
+/// damaged.
 const PLANS: [(&str, &str); 3] = [
     ("0.1_percent", "drop=0.1%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
     ("1_percent", "drop=1%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
@@ -112,7 +113,6 @@ impl Ends {
         Ok(Ends { target, node, _folder: folder })
     }
 
-    /// Counters of the compute node's session.
     fn counters(&mut self) -> Result<RequesterCounters, Failed> {
         let sessions = self.target.port.engine().sessions();
         Ok(sessions.first().ok_or("no session")?.counters)
@@ -165,6 +165,7 @@ fn a_short_flap_only_delays(over: LinkKind) -> Outcome {
         let flaps = ["mn0", "cn0", "mn0"].into_iter().try_for_each(|interface| {
             thread::sleep(Duration::from_millis(30));
             lab.link_down(interface)?;
+            // Longer than a session takes to become suspect (250 ms).
             thread::sleep(Duration::from_millis(300));
             lab.link_up(interface)
         });

@@ -11,7 +11,7 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
     vec![Test::new("a_narrow_path_is_named_and_left_once_it_is_wide", a_narrow_path_is_named)]
 }
 
-/// The memory node's session, as `cn-agent sessions --json` has it.
+/// The memory node's session, as `cn-agent sessions --json` prints it.
 fn session(pair: &Pair) -> Option<Value> {
     let output = pair.cli(&["sessions", "--json"]).ok()?;
     serde_json::from_slice::<Vec<Value>>(&output.stdout).ok()?.into_iter().next()

@@ -103,6 +103,7 @@ fn serves(backend: Backend, encap: Encap) -> Outcome {
     let all: BTreeSet<String> = workers.iter().flatten().map(|(cn, _)| cn.clone()).collect();
     let expected: BTreeSet<String> = (0..QUEUES as u8).map(|shard| CN.shard(shard).to_string()).collect();
     ensure(all == expected, format!("{workers:?}"))?;
+    // Each session has executed more requests than its share of the region's pages.
     let busy = |executed: &u64| *executed > REGION / 4096 / u64::from(QUEUES);
     ensure(workers.iter().flatten().all(|(_, executed)| busy(executed)), format!("{workers:?}"))?;
     // Over UDP the kernel assigns ports to sockets arbitrarily.

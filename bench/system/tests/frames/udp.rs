@@ -206,7 +206,7 @@ fn forged_addresses_are_not_heard(backend: Backend) -> Outcome {
     let link = link_of(folder.path())?;
     ensure((link.rx_forged, link.rx_foreign) == (300, 200), format!("{link:?}"))?;
     check(&mut port, 2)?;
-    // A node whose address is not registered gets no answer, and its own error says so.
+    // A node whose address is not registered gets no answer, and its port reports a time-out.
     let stranger = LinkConfig { udp: UdpConfig::default(), ..config_by(backend) };
     port.close()?;
     let mut lost = cxloe_system::node::port(link_on(&lab, &stranger)?, MN, HPA, REGION, CacheConfig::OFF)?;
@@ -259,7 +259,8 @@ fn a_dead_peer_fails_operations() -> Outcome {
     // The peer's port is closed: the kernel reports that by ICMP, and the link continues to work.
     let error = eventually("operations fail", || port.read(HPA).err())?;
     ensure(matches!(error, PortError::Engine(_)), format!("{error:?}"))?;
-    // A port with data in the old pool does not take the new pool for the old one.
+    // A new port is opened: the old one has data in the lost pool, so it does not accept the new pool in its
+    // place.
     drop(port);
     let second = node(&lab, folder.path())?;
     let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;

@@ -32,7 +32,7 @@ const RATIOS: &[&str] = &[
     "inline_random/inline_random_plain",
     "write_back_line/write_back_page",
 ];
-/// Names of times whose measurement requires the right to serve kernel faults.
+/// Names of times, rates and ratios whose measurement requires the right to serve kernel faults.
 const THROUGH_AGENT: [&[&str]; 3] = [
     &["fault4k"],
     &["mapped_read", "mapped_random", "mapped_random_plain"],

@@ -58,7 +58,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     ]
 }
 
-/// A run of the program, with the folder in which it may write.
+/// A run of the program in a temporary folder of its own.
 struct Run {
     child: Child,
     folder: tempfile::TempDir,
@@ -111,7 +111,7 @@ impl Run {
         }
     }
 
-    /// Command lines of live processes of this run, whatever their parents.
+    /// Names of the live processes of this run, whatever their parents.
     fn processes(&self) -> Vec<String> {
         let mark = format!("{MARK}={}", self.mark);
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -88,7 +88,7 @@ impl Machine {
         Ok(fs::rename(self.sysfs.join(format!("{device}.gone")), self.folder(device))?)
     }
 
-    /// Content of a line in the memory of a device.
+    /// Content of the line at `offset` of a device, read without the agent.
     fn content(&self, device: &str, offset: u64) -> Outcome<[u8; 64]> {
         let mut found = [0; 64];
         File::open(self.dev.join(device))?.read_exact_at(&mut found, offset)?;

@@ -32,7 +32,7 @@ struct Case {
 
 const NOTHING: fn(&Lab, &Path) -> Outcome = |_, _| Ok(());
 
-/// Values that most cases of memory nodes share, with which the node would serve.
+/// Values that most cases share: a memory node that would serve with them.
 const NODE: Case = Case {
     name: "",
     program: "mn-server",
@@ -86,7 +86,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "hugepages_absent",
-        // This size exceeds the huge pages that any machine for tests has reserved.
+        // No machine for tests has reserved so many huge pages.
         arguments: "-i mn0 --pool huge2m --pool-size 64T --static-map DIR/map.toml --data-dir DIR",
         says: &["huge pages of 2MiB", "free", "--pool anon"],
         ..NODE

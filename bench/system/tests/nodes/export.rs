@@ -42,7 +42,6 @@ fn shell(rig: &Pair, line: &str) -> Outcome<Output> {
     output(&mut command)
 }
 
-/// Content of a region.
 fn content(rig: &Pair, region: &str) -> Outcome<Vec<u8>> {
     let lines = (REGION / 64).to_string();
     let read = rig.cli(&["read", region, "--lines", &lines, "--raw"])?;
@@ -65,7 +64,7 @@ fn a_region_is_copied_over_a_pipe() -> Outcome {
     ensure(size >= written && size < written + 4096, format!("{size} bytes for {written}"))
 }
 
-/// Exports `scratch` into a file.
+/// Exports the region `scratch` into a file; returns the file's path.
 fn exported(rig: &Pair) -> Outcome<PathBuf> {
     let file = rig.path("scratch.cxloe");
     succeeded(rig.cli(&["export", "scratch", "--file", text(&file)])?)?;

@@ -2,6 +2,8 @@
 //! store: after a kill, at an upgrade while a compute node works, and in huge pages. An orderly end of the node frees
 //! the memory.
 
+#![expect(unsafe_code, reason = "descriptors are received and passed on as numbers")]
+
 use std::fs;
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -262,7 +264,8 @@ fn discarded_memory_is_another_pool() -> Outcome {
     ensure(node.end()?.success(), "an orderly end")
 }
 
-/// Asserts that the node does not start with `--pool pool`, so that it is not started again either.
+/// Checks that the node refuses to start with `--pool pool`, with the exit code after which a service manager
+/// does not start it again.
 fn refused(bench: &Bench, pool: &str, words: &[&str]) -> Outcome {
     let mut command = Command::new(program("mn-server")?);
     command.args(["-i", "mn0", "--name", "mn1", "--insecure", "--static-map", "/dev/null"]);
@@ -275,7 +278,7 @@ fn another_pool_is_refused_while_regions_lie_in_the_former() -> Outcome {
     let bench = Bench::new()?;
     let [one, other] =
         ["one", "other"].map(|name| format!("file:{}", bench.logs.path().join(name).display()));
-    // A process has left memory with a keeper.
+    // A killed node has left its memory with a keeper.
     let node = bench.start(1, &[])?;
     let mut port = bench.port()?;
     fill(&mut port, 1)?;
@@ -286,7 +289,7 @@ fn another_pool_is_refused_while_regions_lie_in_the_former() -> Outcome {
     drop(port);
     ensure(node.end()?.success(), "an orderly end")?;
 
-    // An orderly end has freed the memory: nothing is lost by another pool.
+    // An orderly end has freed the memory, so another pool loses nothing.
     let node = bench.start(3, &["--pool", &one])?;
     let mut port = bench.port()?;
     fill(&mut port, 2)?;

@@ -183,6 +183,7 @@ fn ask(rig: &Pair, line: &str, json: bool) -> Outcome<Output> {
     let mut words = line.split(' ');
     let name = words.next().unwrap_or_default();
     let mut command = Command::new(program(name)?);
+    // `gmm` and `cn-agent` accept `--json` before the command, `mn-server` only behind it.
     if json && name != "mn-server" {
         command.arg("--json");
     }

@@ -13,7 +13,7 @@ use cxloe_system::command::{output, printed, succeeded};
 use cxloe_system::pair::*;
 use cxloe_system::{Test, source, tests, text};
 
-/// Longest run of the package's tests.
+/// Time limit on the package's own tests.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
 pub fn tests(_: LabPrivilege) -> Vec<Test> {
@@ -52,7 +52,7 @@ fn fresh(python: &Path, wheel: &Path, folder: &Path) -> Outcome<PathBuf> {
     succeeded(output(Command::new(python).args(["-m", "venv"]).arg(folder))?)?;
     let own = folder.join("bin/python");
     let mut install = Command::new(&own);
-    // Nothing of the network, and nothing left in the user's cache.
+    // Without network access, and without files in the user's cache.
     install.args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-cache-dir"]);
     succeeded(output(install.env("PIP_DISABLE_PIP_VERSION_CHECK", "1").arg(wheel))?)?;
     Ok(own)

@@ -35,13 +35,14 @@ use cxloe_system::copies::ROLE;
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
 
-/// Duration of the attack.
+/// Duration of the attack, long enough for changes to fall between any two steps of the agent.
 const ATTACK: Duration = Duration::from_secs(60);
 /// Value of every byte of bob's region.
 const CANARY: u8 = 0xB0;
 const BYTES: u64 = 4 << 20;
-/// Number of words of a ring entry, and of the words before the first entry.
+/// Number of 64-bit words of a ring entry.
 const ENTRY: usize = 16;
+/// Number of words of a port's memory before the first entry of the ring.
 const SUBMISSIONS: usize = 512;
 /// Phase bit in the first word of an entry: toggles with each lap of the ring.
 const PHASE: u64 = 1 << 31;
@@ -107,7 +108,8 @@ pub fn a_userfaultfd_that_is_set_to_block_stops_nobody() -> Outcome {
     Ok(())
 }
 
-/// Alice passes sockets whose end takes ten minutes, in every place where the agent receives or closes something.
+/// Alice passes sockets that take ten minutes to close, in every place where the agent receives or closes
+/// something.
 pub fn descriptors_that_are_slow_to_close_delay_nobody() -> Outcome {
     let rig = rig()?;
     let mut port = rig.connect()?;
@@ -301,8 +303,8 @@ const SLOW_PLACES: [&str; 6] = [
     "in a queue that nobody reads",
 ];
 
-/// A socket whose end takes ten minutes: the other end reads nothing of what it has sent. The listener is returned to
-/// be kept.
+/// Returns a socket that takes ten minutes to close, because its peer reads nothing. Returns the listener as
+/// well, which keeps the peer open until the caller drops it.
 fn slow_socket() -> Outcome<(TcpStream, TcpListener)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut stream = TcpStream::connect(listener.local_addr()?)?;
@@ -329,7 +331,8 @@ fn slow(socket: &Path, region: &str) -> Outcome {
     let send = |connection: &Socket, bytes: &[u8], streams: Vec<TcpStream>| {
         let descriptors: Vec<_> = streams.iter().map(AsFd::as_fd).collect();
         let sent = connection.send(bytes, &descriptors);
-        // If the agent has closed one already, its last end is here, and is as slow.
+        // If the agent has closed its copy of a socket already, this one is the last and takes as long to
+        // close.
         thread::spawn(move || drop(streams));
         sent
     };

@@ -11,6 +11,8 @@
 //!                                                   connection, has its pages evicted, and reads what comes back
 //! ```
 
+#![expect(unsafe_code, reason = "the attack maps memory at fixed addresses and forks")]
+
 use std::ffi::CString;
 use std::fs::{self, File, Permissions};
 use std::io::{Read as _, Write as _};
@@ -51,13 +53,15 @@ const PAGES: usize = 64;
 const PAGE: usize = 4096;
 /// Limit of resident pages, so that most are evicted.
 const RESIDENT: u64 = 16;
-/// Bytes of the program's memory, and of the attacker's.
+/// Value of every byte of the memory of the program with other rights.
 const SECRET: u8 = 0x5E;
+/// Value of the bytes of the attacker's memory.
 const OWN: u8 = 0xA1;
-/// Words of the agent's refusals.
+/// Part of the agent's refusal of a process that did not pass its files.
 const NO_FILES: &str = "did not pass its /proc/self/mem";
+/// Part of the refusal of a process that passed files of another process.
 const OTHER_MEMORY: &str = "other memory than its userfaultfd";
-/// Words of the refusal of a process that has capabilities of which its user has none.
+/// Part of the refusal of a process that has capabilities which its user lacks.
 const OTHER_RIGHTS: &str = "or runs with other rights";
 
 pub fn tests(standing: LabPrivilege) -> Vec<Test> {
@@ -71,7 +75,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     }
 }
 
-/// What a program may do that its user may not.
+/// Kind of rights that a program has in addition to those of the user who executes it.
 #[derive(Clone, Copy, Debug)]
 enum Rights {
     Group,
@@ -141,7 +145,7 @@ pub fn a_program_that_cannot_be_read_keeps_its_memory_local() -> Outcome {
     let rig = rig_whose_agent(&["--allow-kernel-faults", "--user-memory", "64M"])?;
     let hidden = privileged(&rig, Rights::Unreadable)?;
     let hidden = hidden.to_str().ok_or("a path in UTF-8")?;
-    // In place of the requested program, and as its child.
+    // The hidden program is executed in place of the requested program, and then as its child.
     for (uid, script, code, words) in [
         (ALICE, "exec $0 own -", 75, "may not open its own memory"),
         (ALICE, "$0 own -; exit $?", 0, "right"),
@@ -251,8 +255,9 @@ fn attack(socket: &Path, region: &str, order: &str, victim: &Path) -> Outcome {
             serve(socket, owner.space(), (first, joined), uffd, ProcessFiles::own()?)?;
             memory.fill(OWN);
         } else {
-            // Once its pages are as many as may be resident, the agent orders some to be dropped. That is never
-            // answered, and C keeps the connection open. The thread waits for room until the program is executed.
+            // Once this process has as many pages as may be resident, the agent orders some to be dropped.
+            // The order is never answered, and C keeps the connection open. The thread waits for room until
+            // this process executes the program.
             thread::spawn(|| memory.fill(OWN));
             eventually("the agent orders pages to be dropped", || has_arrived(&first))?;
             std::mem::forget((first, uffd));
@@ -263,7 +268,7 @@ fn attack(socket: &Path, region: &str, order: &str, victim: &Path) -> Outcome {
     Err(victim.exec().into())
 }
 
-/// Polls whether something has arrived on a connection that is not read.
+/// Polls a connection for bytes that have arrived, without reading them.
 fn has_arrived(connection: &Socket) -> Option<()> {
     let mut set = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
     (poll(&mut set, PollTimeout::ZERO) == Ok(1)).then_some(())
@@ -341,11 +346,12 @@ fn borrow(
         ensure(text.contains(words) || text.contains(OTHER_RIGHTS), format!("{words}: {text}"))?;
     }
     let (uffd, files) = (uffd()?, ProcessFiles::own()?);
-    // The agent has filled the first page to see that the files are of other memory; it has to be absent again.
+    // To check the files, the agent has filled the first page, which has to be absent again for the next
+    // attempt.
     // SAFETY: the memory is this function's, and nothing relies on the content of its first page.
     let dropped = unsafe { libc::madvise(memory.as_mut_ptr().cast(), PAGE, libc::MADV_DONTNEED) };
     ensure(dropped == 0, "its first page is absent")?;
-    // The kernel says of the connection that the victim has made it.
+    // The kernel reports to the agent that the victim has made this connection.
     let joined = match ask(&own, owner.space(), &[&uffd], Some(&files))? {
         Ok(joined) => joined,
         Err(text) => {
@@ -366,8 +372,8 @@ fn borrow(
     Ok(())
 }
 
-/// Has more memory than may be resident, and a child that changes a part; with `hides`, the child may not be looked
-/// into, not even by itself.
+/// Fills more memory than may be resident, and forks a child that changes the same pages; each has to read
+/// its own data. With `hides`, neither process may open its own memory.
 fn page(hides: bool) -> Outcome {
     const BYTES: usize = 24 << 20;
     let mut memory: Vec<u8> = (0..BYTES).map(|at| (at / PAGE) as u8).collect();

@@ -66,7 +66,7 @@ pub fn rig_whose_agent(more: &[&str]) -> Outcome<Pair> {
     rig.start_agent(&[&["--wait", "sleep"][..], more].concat())?;
     fs::set_permissions(rig.dir.path(), Permissions::from_mode(0o755))?;
     chown(rig.socket(), None, Some(USERS))?;
-    // Only another user may manage the fabric.
+    // Only root may use the manager; neither of the two users may.
     fs::set_permissions(rig.path("gmm.sock"), Permissions::from_mode(0o600))?;
     for (region, uid) in [("alice", Some(ALICE)), ("bob", Some(BOB)), ("all", None)] {
         let uid = uid.map(|uid| uid.to_string());
@@ -97,8 +97,8 @@ pub fn lent(rig: &Pair) -> Outcome<PathBuf> {
     Ok(folder)
 }
 
-/// Command that runs a program as a user, through another program that switches users, because entering a namespace
-/// requires root.
+/// Command that runs a program as a user. `setpriv` changes the user after the process has entered the
+/// namespace, because that requires root.
 pub fn user_command(uid: u32, program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", &uid.to_string(), "--regid", &USERS.to_string(), "--clear-groups"]);
@@ -142,7 +142,8 @@ pub fn a_user_reads_and_writes_its_own_regions_alone() -> Outcome {
         ensure(output_text == wanted, format!("{region}: {output_text}"))?;
     }
     ensure(port.read(bob)? == [7; 64], "nothing of bob's has changed")?;
-    // Commands name the cause: another user's region is there, and the agent runs.
+    // Messages distinguish another user's region from a missing one, and a refused socket from an agent that
+    // does not run.
     let agent = lent(&rig)?.join("cn-agent");
     let read = |group: u32| -> Outcome<std::process::Output> {
         let mut command = Command::new("setpriv");
@@ -561,7 +562,7 @@ fn destroy(socket: &Path, region: &str) -> Outcome {
     Ok(())
 }
 
-/// True if an NBD server sends a greeting to this process.
+/// Prints whether an NBD server sends this process a greeting.
 fn greeted(server: &Path) -> Outcome {
     let mut socket = UnixStream::connect(server)?;
     socket.set_read_timeout(Some(LIMIT))?;

@@ -1,5 +1,5 @@
-//! What all users of an agent need, and one user would take: ports, mapped regions, processes with remote memory, and
-//! temporary regions. A user gets its share; others and root get theirs meanwhile.
+//! Shares of each user in the resources of an agent: ports, mapped regions, processes with remote memory, and
+//! temporary regions. One user takes as much as possible; other users and root have to get theirs.
 //!
 //! Runs as root, which starts copies of this program as both users.
 
@@ -33,7 +33,7 @@ pub fn each_user_has_a_share_of_what_all_need() -> Outcome {
     eventually("nothing is mapped", || {
         cxloe_client::client::paging(&rig.socket(), None).ok()?.is_empty().then_some(())
     })?;
-    // Neither limit is bob's, nor root's, who have what alice has taken.
+    // Bob may still map a region, and root may open more ports than a user may.
     let taken = taking(&rig, BOB, &["bob"])?.output()?;
     ensure(!text(&taken).contains("mapped regions"), text(&taken))?;
     let ports = (0..3).map(|_| Client::connect(&rig.socket())).collect::<Result<Vec<_>, _>>()?;
@@ -72,8 +72,8 @@ fn exec(rig: &Pair, uid: u32, size: &str) -> Outcome<String> {
     Ok(fs::read_to_string(&log)?)
 }
 
-/// Role: opens three ports and maps regions, all at a time, and prints the refusals. The arguments are the agent's
-/// socket and the regions.
+/// Role: opens three ports and maps regions, keeps all of them open, and prints the refusals. The arguments
+/// are the agent's socket and the regions.
 pub fn play() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, socket, regions @ ..] = &arguments[..] else { return ExitCode::from(2) };

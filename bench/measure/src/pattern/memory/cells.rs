@@ -1,4 +1,4 @@
-//! Memory accessed by loads and stores, however its pages are supplied.
+//! Memory accessed by loads and stores, whatever supplies its pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,28 +12,28 @@ use crate::pattern::Share;
 use crate::pattern::flow::{Flow, FlowAction};
 use cxloe_lab::Interrupt;
 
-/// Bytes of a page, the unit in which memory is resident or absent.
+/// Size of a page in bytes: the unit in which memory is resident or absent.
 const PAGE_BYTES: u64 = cxloe_cn_core::pager::PAGE_BYTES as u64;
 const LINE_WORDS: usize = LINE_SIZE / size_of::<u64>();
-/// Accesses between two checks for Ctrl-C.
+/// Number of accesses between two checks for Ctrl-C.
 const LOOK_EVERY: u32 = 1024;
 
 /// Source of the pages of directly accessed memory.
 pub(super) trait Backing {
-    /// Name of this source in results.
+    /// Name of this way of access in results.
     const OVER: AccessPath;
 
-    /// Words of the whole memory, in order of addresses.
+    /// Returns the words of the whole memory, in order of addresses.
     fn words(&self) -> &[AtomicU64];
 
-    /// Limits the resident bytes; returns the limit in effect, which may be larger.
+    /// Limits the resident bytes; returns the limit in effect, which may be higher.
     fn set_resident(&mut self, bytes: u64) -> Result<u64, MeasureError>;
 
-    /// Waits until all written data have been written back.
+    /// Waits until all modified pages have been written back.
     fn flush(&mut self) -> Result<(), MeasureError>;
 }
 
-/// A working set accessed by loads and stores.
+/// A working set accessed by loads and stores, the first `lines` lines of `backing`.
 pub(super) struct Direct<B> {
     pub backing: B,
     lines: u64,
@@ -41,7 +41,7 @@ pub(super) struct Direct<B> {
 }
 
 impl<B: Backing> Direct<B> {
-    /// Working set of the first `lines` lines of `backing`.
+    /// Makes a working set of the first `lines` lines of `backing`; `lines` must be a power of two.
     pub fn new(backing: B, lines: u64, interrupt: Option<Interrupt>) -> Direct<B> {
         debug_assert!(lines.is_power_of_two() && lines as usize * LINE_WORDS <= backing.words().len());
         Direct { backing, lines, interrupt }
@@ -79,6 +79,7 @@ impl<B: Backing> Memory for Direct<B> {
     }
 
     fn set_resident(&mut self, share: Share) -> Result<u64, MeasureError> {
+        // Memory is resident page by page.
         self.backing.set_resident(share.of(self.lines * LINE_BYTES) / PAGE_BYTES * PAGE_BYTES)
     }
 
@@ -105,7 +106,7 @@ impl<B: Backing> Memory for Direct<B> {
         Ok(())
     }
 
-    /// Only this thread writes, so a load and a store make an update.
+    /// Makes each update by a load and a store, without an atomic operation, because only this thread writes.
     fn update(&mut self, updates: &[(u64, u64)]) -> Result<(), MeasureError> {
         let words = self.backing.words();
         for &(word, value) in updates {

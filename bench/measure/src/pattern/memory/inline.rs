@@ -1,4 +1,4 @@
-//! A region mapped over the port's own link; the faulting thread serves the faults.
+//! Memory whose page faults are served by the faulting thread: the region is mapped over the port's own link.
 
 use std::sync::atomic::AtomicU64;
 
@@ -8,12 +8,12 @@ use super::cells::{Backing, Direct};
 use super::{AccessPath, LINE_BYTES, Memory, whole_lines};
 use crate::{MeasureError, MeasuredRegion};
 
-/// Lowest limit of resident bytes.
+/// Minimum limit of resident bytes that is set.
 const LEAST: u64 = 64 << 10;
 
 struct Inline {
     port: InlinePort,
-    /// Mapped region; `None` only while it is being remapped.
+    /// Mapped region; `None` only while the limit of resident bytes is being changed.
     region: Option<InlineRegion>,
     hpa: u64,
     bytes: u64,
@@ -33,7 +33,7 @@ impl Backing for Inline {
         self.region()
     }
 
-    /// Remaps the region, since the limit of an inline mapping is fixed.
+    /// Unmaps the region and maps it again, since the limit of an inline mapping is fixed.
     fn set_resident(&mut self, bytes: u64) -> Result<u64, MeasureError> {
         let local = bytes.max(LEAST);
         if let Some(region) = self.region.take() {
@@ -49,7 +49,8 @@ impl Backing for Inline {
     }
 }
 
-/// Runs `body` with at most `bytes` bytes of the target's region, and returns the target.
+/// Runs `body` over an inline mapping of at most `bytes` bytes of the target's region, and returns the
+/// target.
 pub(crate) fn over_inline<R>(
     target: MeasuredRegion,
     bytes: u64,

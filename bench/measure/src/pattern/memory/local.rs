@@ -1,4 +1,4 @@
-//! Local memory.
+//! Local memory of this process, with which the other ways of access are compared.
 
 use std::sync::atomic::AtomicU64;
 
@@ -16,7 +16,7 @@ impl Backing for Heap {
         &self.0
     }
 
-    /// Without effect: all local memory is resident.
+    /// Has no effect: all local memory is resident.
     fn set_resident(&mut self, _bytes: u64) -> Result<u64, MeasureError> {
         Ok(size_of_val(self.0.as_slice()) as u64)
     }
@@ -26,7 +26,7 @@ impl Backing for Heap {
     }
 }
 
-/// Working set of at most `bytes` bytes in local memory.
+/// Allocates a working set of at most `bytes` bytes.
 pub fn local(bytes: u64, interrupt: Option<Interrupt>) -> impl Memory {
     let lines = whole_lines(bytes);
     let words = (0..lines * LINE_BYTES / 8).map(|_| AtomicU64::new(0)).collect();

@@ -1,4 +1,6 @@
-//! A region mapped through an agent, which serves this process's page faults.
+//! Memory whose page faults an agent serves: a region mapped through the agent.
+
+#![expect(unsafe_code, reason = "mapped memory is accessed as a slice of atomics")]
 
 use std::sync::atomic::AtomicU64;
 
@@ -9,7 +11,7 @@ use super::{AccessPath, Memory, whole_lines};
 use crate::fault::Agent;
 use crate::{MeasureError, MeasuredRegion};
 
-/// Lowest limit of resident bytes, as for inline mappings.
+/// Minimum limit of resident bytes that is set, as for inline mappings.
 const LEAST: u64 = 64 << 10;
 
 impl Backing for Mapping {
@@ -32,7 +34,8 @@ impl Backing for Mapping {
     }
 }
 
-/// Runs `body` with at most `bytes` bytes of the agent's region, while the port of `target` is idle.
+/// Runs `body` over a mapping of at most `bytes` bytes of the agent's region, while the port of `target` is
+/// idle.
 pub(crate) fn over_mapping<R>(
     agent: &Agent,
     target: &MeasuredRegion,

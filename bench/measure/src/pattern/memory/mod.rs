@@ -1,13 +1,14 @@
-//! Ways to access memory; each pattern runs over all of them unchanged.
+//! Ways to access memory, behind one trait, so that each pattern runs over all of them unchanged.
 //!
 //! ```text
-//!   port     lines asked of the line port, many in flight;      resident: its line cache
-//!   mapped   loads and stores; an agent serves page faults;     resident: pages here
-//!   inline   loads and stores; this thread serves its faults;   resident: pages here
-//!   local    loads and stores on memory of this machine, to compare all others with
+//!   port     requests for lines by the line port, many in flight;   resident: its line cache
+//!   mapped   loads and stores; an agent serves page faults;         resident: local pages
+//!   inline   loads and stores; this thread serves its faults;       resident: local pages
+//!   local    loads and stores on memory of this machine, for comparison
 //! ```
 //!
-//! The working set is a power of two of 64-byte lines. [`Memory::set_resident`] sets the part that may be local.
+//! The working set is a power of two of 64-byte lines. [`Memory::set_resident`] limits the part that may be
+//! local.
 
 mod cells;
 mod inline;
@@ -28,7 +29,6 @@ use super::Share;
 use super::flow::Flow;
 use crate::MeasureError;
 
-/// Bytes of a line, as in the protocol's frames.
 pub const LINE_BYTES: u64 = cxloe_wire::frame::LINE_SIZE as u64;
 
 /// A way to access memory.
@@ -45,7 +45,6 @@ pub enum AccessPath {
 }
 
 impl AccessPath {
-    /// Name in results and options.
     pub fn name(self) -> &'static str {
         match self {
             AccessPath::Port => "port",
@@ -62,15 +61,14 @@ impl fmt::Display for AccessPath {
     }
 }
 
-/// Working set that is accessed in one of the ways.
+/// Working set of a pattern, accessed in one of the ways.
 pub trait Memory {
-    /// Way in which the working set is accessed.
     fn over(&self) -> AccessPath;
 
-    /// Number of lines in the working set: a power of two.
+    /// Number of lines in the working set, a power of two.
     fn lines(&self) -> u64;
 
-    /// Limits the resident part to this share of the working set. Returns the nearest possible limit, in bytes.
+    /// Limits the resident part to this share of the working set. Returns the limit in effect, in bytes.
     fn set_resident(&mut self, share: Share) -> Result<u64, MeasureError>;
 
     /// Reads the line with index `line` in the working set.
@@ -79,27 +77,28 @@ pub trait Memory {
     /// Writes the line with index `line` in the working set.
     fn write(&mut self, line: u64, content: &Line) -> Result<(), MeasureError>;
 
-    /// Reads consecutive lines from `first` on, in the fastest way.
+    /// Reads consecutive lines from `first` on, by the fastest way that the memory has.
     fn read_run(&mut self, first: u64, out: &mut [Line]) -> Result<(), MeasureError>;
 
-    /// Writes consecutive lines from `first` on, in the fastest way.
+    /// Writes consecutive lines from `first` on, by the fastest way that the memory has.
     fn write_run(&mut self, first: u64, lines: &[Line]) -> Result<(), MeasureError>;
 
     /// Xors values into words; each pair is a word's index in the working set and a value. If a word occurs several
     /// times, all its values are applied.
     fn update(&mut self, updates: &[(u64, u64)]) -> Result<(), MeasureError>;
 
-    /// Executes a flow of accesses; at most `depth` are in flight, or fewer if the way of access requires it.
+    /// Executes a flow of accesses. At most `depth` are in flight, or fewer if the way of access requires
+    /// that.
     fn serve(&mut self, flow: &mut Flow<'_>, depth: usize) -> Result<(), MeasureError>;
 
     /// Waits until all written data are at the memory node.
     fn flush(&mut self) -> Result<(), MeasureError>;
 
-    /// Returns an error if the user pressed Ctrl-C.
+    /// Returns an error after Ctrl-C.
     fn check(&self) -> Result<(), MeasureError>;
 }
 
-/// Largest power of two of lines that fits `bytes`.
+/// Returns the largest power of two of lines that fits in `bytes` bytes, at least 1.
 fn whole_lines(bytes: u64) -> u64 {
     1 << (bytes / LINE_BYTES).max(1).ilog2()
 }

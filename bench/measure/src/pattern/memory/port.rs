@@ -1,4 +1,4 @@
-//! Access by the line port: requests for lines, many of them in flight.
+//! Memory accessed by the line port: requests for lines, many of them in flight.
 
 use std::time::Instant;
 
@@ -12,9 +12,9 @@ use crate::pattern::Share;
 use crate::pattern::flow::{Access, Flow, FlowAction};
 use crate::{MeasureError, MeasuredRegion};
 
-/// Polls of the port between two checks for Ctrl-C.
+/// Number of polls of the port between two checks for Ctrl-C.
 const LOOK_EVERY: u32 = 4096;
-/// Associativity of the line cache, as in the paper.
+/// Associativity of the line cache: 4 ways, as in the paper.
 const WAYS: u64 = 4;
 
 struct PortMemory<'t> {
@@ -22,7 +22,7 @@ struct PortMemory<'t> {
     lines: u64,
 }
 
-/// Runs `body` with at most `bytes` bytes of the target's region. Leaves the port without a cache.
+/// Runs `body` over at most `bytes` bytes of the target's region. Leaves the port without a cache.
 pub(crate) fn over_port<R>(
     target: &mut MeasuredRegion,
     bytes: u64,
@@ -42,7 +42,7 @@ impl PortMemory<'_> {
     }
 }
 
-/// Configuration of the largest cache of at most `bytes` bytes: the number of its sets is a power of two.
+/// Returns the largest cache of at most `bytes` bytes, since the number of its sets is a power of two.
 fn cache_of(bytes: u64) -> CacheConfig {
     match (bytes / LINE_BYTES / WAYS).checked_ilog2() {
         None => CacheConfig::OFF,
@@ -61,6 +61,7 @@ impl Memory for PortMemory<'_> {
 
     fn set_resident(&mut self, share: Share) -> Result<u64, MeasureError> {
         let cache = cache_of(share.of(self.lines * LINE_BYTES));
+        // A change of the cache is refused while it has modified lines.
         self.target.port.flush()?;
         self.target.port.engine().set_cache(cache).map_err(PortError::from)?;
         Ok(cache.bytes as u64)
@@ -88,9 +89,10 @@ impl Memory for PortMemory<'_> {
         Ok(self.target.port.write_bytes(hpa, lines.as_flattened())?)
     }
 
-    /// Reads all lines of the batch at once, changes them locally, and writes them back.
+    /// Reads all lines of the batch at once, changes them locally, and writes them back together.
     fn update(&mut self, updates: &[(u64, u64)]) -> Result<(), MeasureError> {
         const WORDS: u64 = LINE_BYTES / 8;
+        // Several updates may be in one line, which is read and written once.
         let mut hpas: Vec<u64> = updates.iter().map(|(word, _)| self.hpa(word / WORDS)).collect();
         hpas.sort_unstable();
         hpas.dedup();
@@ -133,6 +135,8 @@ impl Memory for PortMemory<'_> {
                     Submitted::Failed(error) => (served.failed, more) = (Some(error), false),
                 }
             }
+            // After a failure nothing new is submitted, but the requests in flight have to end before the
+            // return.
             more &= served.failed.is_none();
             if !more && served.free.len() == served.under_way.len() {
                 return served.failed.map_or(Ok(()), |error| Err(PortError::from(error).into()));
@@ -160,7 +164,8 @@ enum Submitted {
 }
 
 impl PortMemory<'_> {
-    /// Submits the access `next`; a cache hit completes at once.
+    /// Submits the access `next` in the free slot `slot`; a cache hit completes at once and leaves the slot
+    /// free.
     fn submit(&mut self, next: &FlowAction, slot: u32, served: &mut SlotRequests<'_, '_>) -> Submitted {
         let port = &mut self.target.port;
         let hpa = |access: &Access| self.target.hpa + access.line * LINE_BYTES;
@@ -196,7 +201,7 @@ impl PortMemory<'_> {
     }
 }
 
-/// Requests of a flow that are in flight, in numbered slots.
+/// Requests of a flow that are in flight, each in a numbered slot. `failed` is the first error.
 struct SlotRequests<'s, 'f> {
     flow: &'s mut Flow<'f>,
     start: Instant,

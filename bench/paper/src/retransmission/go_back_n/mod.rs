@@ -1,11 +1,13 @@
-//! Go-Back-N, by which simple reliable transports repair losses, with the protocol's frames and timers:
+//! Go-Back-N, by which simple reliable transports repair losses, with the frames and timers of this project's
+//! protocol:
 //!
-//! * the memory node drops every request that arrives before its turn, and sends one NAK (a SackNak) for each gap;
-//! * the compute node drops every answer that arrives before its turn;
-//! * both a NAK and such an answer make the compute node send all requests from the gap on again, in order; so do each
-//!   time-out and a silence after which the protocol would send a probe.
+//! * The memory node drops every request that arrives before its turn, and sends one NAK (a SackNak) for each
+//!   gap.
+//! * The compute node drops every answer that arrives before its turn.
+//! * A NAK, or an answer that arrives early, makes the compute node send all requests from the gap on again,
+//!   in order. So do each time-out, and a silence after which the protocol would send a probe.
 //!
-//! There is no handshake and no window: the workload limits the bursts in flight.
+//! There is no handshake and no window; the workload limits the bursts in flight.
 
 mod requester;
 mod responder;
@@ -21,13 +23,12 @@ use super::{CN, Counts, MN, Pages, STREAMS, Target, Transport};
 use requester::Requester;
 use responder::Responder;
 
-/// Protection of all frames, as of a session without keys.
+/// Protection of all frames: a checksum, as in a session without keys.
 const SEAL: Seal = Seal::Plain { session: 1 };
 
-/// Number of the first request in each stream.
+/// Sequence number of the first request in each stream.
 const FIRST: u64 = 1;
 
-/// Both ends of a connection that repairs losses by Go-Back-N.
 pub struct GoBackN {
     requester: Requester,
     responder: Responder,
@@ -83,7 +84,7 @@ impl Transport for GoBackN {
     }
 }
 
-/// Sends a frame of a stream; `false` if the transmit ring is full.
+/// Sends a frame of a stream; returns false if the transmit ring is full.
 fn send(
     tx: &mut dyn Transmit,
     direction: Direction,
@@ -103,7 +104,7 @@ fn send(
     true
 }
 
-/// Checks the seal of a stream's frame; returns false if the frame is damaged.
+/// Checks the trailer of a stream's frame; returns false if the frame is damaged.
 fn open(view: &mut FrameView<&mut [u8]>, direction: Direction, seq: u64) -> bool {
     let stream = view.stream();
     view.open(&SEAL, direction, Space::Stream(stream), seq)

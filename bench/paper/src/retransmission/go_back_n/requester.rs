@@ -1,4 +1,5 @@
-//! Compute node's end: numbers requests, keeps them until they are answered, and goes back to the first unanswered one.
+//! Compute node's end of Go-Back-N: numbers requests, keeps them until they are answered, and after a loss
+//! sends all of them again from the first unanswered one on.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,10 +13,10 @@ use cxloe_wire::time::Time;
 use super::super::{LINES, Target};
 use super::{FIRST, open, send};
 
-/// Most consecutive round trips that are left out of the estimate because of a probe, as in sessions.
+/// Maximum number of consecutive round trips left out of the estimate because of a probe, as in the
+/// protocol's sessions.
 const UNCOUNTED_MAX: u8 = 8;
 
-/// Request in flight.
 struct Entry {
     target: Target,
     /// Data of a write; `None` for a read.
@@ -36,20 +37,20 @@ impl Entry {
 
 /// Requests of one stream, with the timers of a session's stream.
 struct Stream {
-    /// Number of the first unanswered request, which is the first of `entries`.
+    /// Sequence number of the first unanswered request, which is the first of `entries`.
     oldest: u64,
     entries: VecDeque<Entry>,
-    /// Numbers of the requests to be sent again.
+    /// Sequence numbers of the requests that have to be sent again.
     resend: Range<u64>,
-    /// Number of the oldest request at the moment when an early answer last made the stream go back.
+    /// Value of `oldest` when an early answer last made the stream go back; one gap makes it go back once.
     went_back_at: u64,
-    /// Time of the last progress, or of the first request after an idle period.
+    /// Time of the last progress, or of the first request after a time without requests.
     since: Time,
     /// Time of the next action if no answer arrives: a probe first, then time-outs.
     silent_at: Time,
     probed: bool,
     probed_at: Time,
-    /// Consecutive round trips left out of the estimate because of a probe.
+    /// Number of consecutive round trips left out of the estimate because of a probe.
     uncounted: u8,
     /// Number of time-outs since the last progress.
     expiries: u32,
@@ -77,13 +78,14 @@ impl Stream {
         self.resend = from.max(self.oldest)..self.next();
     }
 
-    /// Starts the timers: an answer is expected from now on.
+    /// Starts the timers anew, because an answer is expected from now on.
     fn expect(&mut self, now: Time, rtt: &RoundTrip) {
         self.probed = false;
         self.silent_at = later(now, rtt.probe_ns());
     }
 
-    /// Handles the answer to request `seq`; returns the request if the answer completes it.
+    /// Handles the answer to request `seq`; returns the request if the answer completes it. An early answer,
+    /// to a later request than the oldest, makes the stream go back.
     fn answered(&mut self, seq: u64, now: Time, rtt: &mut RoundTrip) -> Option<Entry> {
         if !(self.oldest..self.next()).contains(&seq) {
             return None;
@@ -96,8 +98,8 @@ impl Stream {
         }
         let entry = self.entries.pop_front()?;
         self.oldest += 1;
-        // The round trip is not estimated from a request that was sent more than once, nor from one that was in flight
-        // when a probe ended a silence.
+        // Such an answer says nothing about the round trip: if the request was sent twice, it may answer
+        // either; if a probe ended a silence, the request waited for the probe.
         if entry.sends == 1 {
             let counts = entry.last_sent >= self.probed_at || self.uncounted >= UNCOUNTED_MAX;
             self.uncounted = if counts { 0 } else { self.uncounted + 1 };
@@ -110,7 +112,7 @@ impl Stream {
         Some(entry)
     }
 
-    /// Sends the requests in `resend` again, as long as there is room; returns their number.
+    /// Sends the requests in `resend` again, as long as the transmit ring has room; returns their number.
     fn resend(&mut self, now: Time, tx: &mut dyn Transmit) -> u64 {
         self.resend.start = self.resend.start.max(self.oldest);
         let mut sent = 0;
@@ -131,11 +133,10 @@ impl Stream {
 pub struct Requester {
     streams: Vec<Stream>,
     rtt: RoundTrip,
-    /// Number of requests sent again.
+    /// Number of requests that were sent again.
     pub again: u64,
-    /// Number of silences that a probe ended before the time-out.
+    /// Number of silences after which requests were sent again before the time-out.
     pub probes: u64,
-    /// Number of time-outs.
     pub timeouts: u64,
 }
 
@@ -150,7 +151,7 @@ impl Requester {
         }
     }
 
-    /// Sends a request: a write of `data`, or a read.
+    /// Sends a request: a write of `data` or, without data, a read.
     pub fn submit(
         &mut self,
         target: Target,
@@ -194,14 +195,14 @@ impl Requester {
         }
     }
 
-    /// Time at which [`poll`](Self::poll) is due next.
+    /// Returns the time at which [`poll`](Self::poll) is due next.
     pub fn deadline(&self) -> Time {
         let waiting = self.streams.iter().filter(|stream| !stream.entries.is_empty());
         let due = waiting.map(|stream| if stream.resend.is_empty() { stream.silent_at } else { Time::ZERO });
         due.min().unwrap_or(Time(u64::MAX))
     }
 
-    /// Sends requests again that are due, and handles silences.
+    /// Sends the requests again that are due, and handles silences.
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit) {
         for stream in self.streams.iter_mut().filter(|stream| !stream.entries.is_empty()) {
             if now >= stream.silent_at {
@@ -219,8 +220,8 @@ impl Requester {
     }
 }
 
-/// Goes back after a silence, unless the newest request was sent too recently to have been answered. Returns true if
-/// the stream went back.
+/// Goes back after a silence, unless the newest request was sent too recently to have been answered. Returns
+/// true if the stream went back.
 fn probe(stream: &mut Stream, now: Time, rtt: &RoundTrip) -> bool {
     let newest_sent = stream.entries.back().map_or(now, |entry| entry.last_sent);
     let timeout_at = later(stream.since, rtt.timeout_ns(0));

@@ -1,4 +1,4 @@
-//! Memory node's end: executes requests in order, and drops all others.
+//! Memory node's end of Go-Back-N: executes requests in order, and drops all others.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Direction, FrameView, Message};
@@ -7,20 +7,18 @@ use cxloe_wire::session::{Memory, infer};
 use super::super::{BURST, CN, Pages};
 use super::{FIRST, open, send};
 
-/// Order of the requests in one stream.
 #[derive(Clone, Copy)]
 struct Stream {
-    /// Number of the request that is executed next.
+    /// Sequence number of the next request to execute.
     expected: u64,
-    /// Value of `expected` when the last NAK was sent.
+    /// Value of `expected` when the last NAK was sent; a gap is reported once.
     nak_at: u64,
 }
 
 pub struct Responder {
     streams: Vec<Stream>,
-    /// Number of requests that were answered again.
+    /// Number of requests that arrived again and were answered again.
     pub duplicates: u64,
-    /// Number of NAKs sent.
     pub naks: u64,
 }
 
@@ -49,7 +47,8 @@ impl Responder {
         self.duplicates += u64::from(again);
         let mut lines = [0; BURST];
         let executed = match message {
-            // A repeated write is answered, but not executed again.
+            // The first execution may have been followed by another write to the line, which must not be
+            // undone.
             Message::BurstWriteReq { .. } if again => Ok(Message::WriteResp),
             Message::BurstWriteReq { mask, data } => {
                 pages.write(CN.to_u64(), addr, mask, data).map(|()| Message::WriteResp)
@@ -60,7 +59,7 @@ impl Responder {
             _ => return,
         };
         let answer = executed.unwrap_or_else(|status| Message::Fault { status });
-        // If there is no room for the answer, the request counts as lost.
+        // Without room for the answer, the request counts as lost; the compute node sends it again.
         if send(tx, Direction::ToCn, id, seq, addr, &answer) && !again {
             stream.expected += 1;
         }

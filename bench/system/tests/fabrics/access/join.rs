@@ -112,7 +112,8 @@ pub fn a_wrong_scheme_is_named() -> Outcome {
     refused(&doors.neighbour("mn-server", Some(&token), &words)?, "uses TLS: write https://")?;
     let status = ["--manager", &plain, "status"];
     refused(&doors.neighbour("gmm", Some(&token), &status)?, "uses TLS: write https://")?;
-    // A program with a link of its own contains a small HTTP client.
+    // Programs with a link of their own use another, small HTTP client, which has to notice the mistake as
+    // well.
     let latency = ["latency", "-i", "mn0", "--link", "packet", "--insecure", "--manager", &plain];
     refused(&doors.neighbour("cxloe-bench", None, &latency)?, "uses TLS: write https://")?;
 

@@ -2,6 +2,8 @@
 //! `cn-agent join` has written for their interface, they reach the manager over TLS, and their sessions are sealed.
 //! Without certificate or key, an error names what is missing.
 
+#![expect(unsafe_code, reason = "mapped memory is written through a raw pointer")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -106,7 +108,8 @@ pub fn programs_get_errors_after_a_memory_node_was_revoked() -> Outcome {
     Ok(())
 }
 
-/// A program that is a compute node of its own has the name that the node has already.
+/// A program that is a compute node itself, on an interface that has joined, does not change the name that
+/// the node has at the manager.
 pub fn a_program_does_not_rename_its_node() -> Outcome {
     let doors = Doors::new()?;
     doors.join_mn()?;
@@ -141,6 +144,7 @@ pub fn a_program_keeps_its_certificate_for_as_long_as_it_runs() -> Outcome {
     let options = member(&doors, data);
     doors.lab.enter("cn", || -> Result<(), String> {
         let connected = Connected::open(&options).map_err(|error| error.to_string())?;
+        // Longer than the certificate is valid, so that a new one has been issued meanwhile.
         std::thread::sleep(Duration::from_secs(4));
         connected.port.close().map_err(|error| error.to_string())?;
         connected.lease.end().map_err(|error| error.to_string())

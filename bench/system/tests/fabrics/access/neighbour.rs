@@ -36,6 +36,7 @@ pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
     refused(&join(&doors, "mn0", Some(&guessed))?, "its token is invalid")?;
 
     let brief = doors.token(&["--role", "mn", "--ttl", "1s"])?;
+    // Longer than the token is valid.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     refused(&join(&doors, "mn0", Some(&brief))?, "has ended")?;
     let for_a_compute_node = doors.token(&["--role", "cn"])?;

@@ -1,5 +1,5 @@
-//! Snapshots and clones: each has the content that its source had when it was made, whoever writes what afterwards, and
-//! whichever memory node is killed while it copies.
+//! Snapshots and clones: each has the content that its source had when it was made, whatever is written
+//! afterwards, and whichever memory node is killed during the copy.
 
 use std::process::{Command, Output};
 use std::thread;
@@ -17,7 +17,7 @@ fn gmm(rig: &Star, arguments: &[&str]) -> Outcome<Output> {
     output(Command::new(program("gmm")?).args(["--manager", &rig.manager_url()]).args(arguments))
 }
 
-/// Opens a port at a region that its owner has, once it can be read.
+/// Waits until a compute node can read its region; returns a port of its agent, and the region's HPA.
 fn opened(rig: &Star, owner: usize, region: &str) -> Outcome<(Client, u64)> {
     let hpa = rig.attached(owner, region)?.hpa;
     Ok((rig.connect(owner)?, hpa))
@@ -38,7 +38,7 @@ fn has(port: &mut Client, hpa: u64, seed: u64) -> Outcome {
 pub fn snapshots_and_clones_keep_their_content() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Star::new(2, 2, &[])?;
-    // What keeps the pools outlives the memory nodes.
+    // With `--pool-keep`, keepers hold the pools' memory while a killed memory node is started again.
     let node = ["--pool-size", "64MiB", "--pool-keep", "60s"];
     (0..2).try_for_each(|index| rig.start_mn(index, &node))?;
     (0..2).try_for_each(|index| rig.start_agent(index, &[]))?;
@@ -59,7 +59,7 @@ pub fn snapshots_and_clones_keep_their_content() -> Outcome {
     let refused = snapshot.write(at, &[0; 64]).expect_err("a snapshot was written");
     ensure(matches!(refused, ClientError::Engine(EngineError::Sealed(_))), refused.to_string())?;
 
-    // A clone of the snapshot, whose memory node is killed while it copies.
+    // A clone of the snapshot is made, and a memory node is killed while the clone is copied.
     answered(&gmm(&rig, &["clone-region", "s", "c"])?, 0, &["cloned"])?;
     rig.kill("mn0")?;
     rig.start_mn_alone(0, &node)?;
@@ -72,13 +72,13 @@ pub fn snapshots_and_clones_keep_their_content() -> Outcome {
     has(&mut snapshot, at, 1)?;
     has(&mut port, hpa, 2)?;
 
-    // What a region came from is not needed any more.
+    // A clone keeps its content after its origins are destroyed.
     answered(&gmm(&rig, &["clone-region", "c", "d", "--owner", "cn0"])?, 0, &["cloned"])?;
     answered(&gmm(&rig, &["destroy-region", "--force", "c", "s"])?, 0, &[])?;
     let (mut last, here) = opened(&rig, 0, "d")?;
     has(&mut last, here, 3)?;
     has(&mut port, hpa, 2)?;
-    // Their memory is free again, and reads as zeros for the next.
+    // The memory of destroyed regions is free again, and reads as zeros in the next region.
     answered(&gmm(&rig, &["destroy-region", "--force", "r", "d"])?, 0, &[])?;
     let hpa = rig.create("z", 0, 5 * BYTES, &[1, 0], 256)?;
     let mut port = rig.connect(0)?;

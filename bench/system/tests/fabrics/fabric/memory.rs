@@ -245,7 +245,8 @@ pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
 pub fn a_flush_holds_up_nobody() -> Outcome {
     let rig = Star::new(2, 1, &[])?;
     (0..2).try_for_each(|index| rig.start_mn(index, &["--pool-size", "16MiB"]))?;
-    // This time-out exceeds every wait in the test, so that others cannot continue because the session has ended.
+    // This time-out exceeds every wait in the test, so that the other client cannot continue merely because
+    // the session has ended.
     rig.start_agent_with(0, "60s", &[])?;
     let stuck = rig.create("stuck", 0, 2 * MIB, &[0], 4096)?;
     let free = rig.create("free", 0, 2 * MIB, &[1], 4096)?;

@@ -1,5 +1,7 @@
-//! Regions that move to another compute node with their content, under load on other regions; and what stays after a
-//! daemon stopped in between.
+//! Regions that move to another compute node with their content, under load on other regions; and the outcome
+//! of a move if a daemon stops during it.
+
+#![expect(unsafe_code, reason = "mapped memory is accessed through raw pointers")]
 
 use std::process::{Command, Output};
 
@@ -90,7 +92,8 @@ pub fn a_move_is_finished_or_ends_whoever_stops() -> Outcome {
     write(&mut port, hpa, 1)?;
     port.flush()?;
 
-    // The owner cannot release it, as a memory node does not answer: then the owner's agent ends, and keeps the region.
+    // The owner's agent is stopped, so it cannot release the region. Then the agent is killed, and the region
+    // stays with its owner.
     port.write(hpa + BYTES - 64, &line(BYTES - 64, 1))?;
     rig.pause("cn0", true)?;
     ensure(order(&rig, 1)?.state == RegionState::Releasing, "it waits for the owner")?;
@@ -103,7 +106,8 @@ pub fn a_move_is_finished_or_ends_whoever_stops() -> Outcome {
     let hpa = rig.attached(0, "r")?.hpa;
     read(&mut rig.connect(0)?, hpa, 1)?;
 
-    // After the commit a memory node is away, and the manager is killed: the move is finished all the same.
+    // After the change of owner, a memory node does not answer and the manager is killed; the move has to be
+    // finished nevertheless.
     rig.pause("mn1", true)?;
     order(&rig, 1)?;
     eventually("it has another owner", || {
@@ -120,7 +124,7 @@ pub fn a_move_is_finished_or_ends_whoever_stops() -> Outcome {
     read(&mut rig.connect(1)?, hpa, 1)?;
     ensure(client::regions(&rig.socket(0))?.is_empty(), "cn0 has no region")?;
 
-    // By force from an owner that is away, which has written everything back.
+    // A move by force from an owner that is unreachable, and that has written everything back before.
     rig.kill("cn1")?;
     eventually("its owner counts as unreachable", || {
         let refused = gmm(&rig, &["move-region", "r", "--to", "cn0"]).ok()?;
@@ -152,7 +156,8 @@ fn pages_are(memory: &Mapping, seed: u64) -> Outcome {
     ensure(wrong.is_none(), format!("page {:?} has another content", wrong.map(|(page, _)| page)))
 }
 
-/// A program maps the region: it keeps it until it has ended, and its changed pages are written back before the move.
+/// While a program maps the region, the region stays with its owner; the changed pages are written back
+/// before the move.
 pub fn a_mapped_region_moves_once_it_is_unmapped() -> Outcome {
     let rig = Star::whole(2, 2, "64MiB")?;
     rig.create("r", 0, BYTES, &[0, 1], 4096)?;
@@ -169,7 +174,7 @@ pub fn a_mapped_region_moves_once_it_is_unmapped() -> Outcome {
     let waits = rig.ask(rig.manager.region(&name("r")))?;
     ensure((waits.owner, waits.state) == (cn(0), RegionState::Releasing), format!("{waits:?}"))?;
 
-    // Stopped: the program notices nothing.
+    // The order is withdrawn; the program can access its pages all the time.
     answered(&gmm(&rig, &["move-region", "r", "--stop"])?, 0, &["stopped"])?;
     rig.says("cn0", "region stays attached")?;
     write_pages(&memory, 300);

@@ -1,4 +1,7 @@
-//! Sealed regions: read by several compute nodes, by lines and mapped, and written by nobody; whoever stops meanwhile.
+//! Sealed regions: read by several compute nodes, by lines and as mapped memory, and written by none, even
+//! while daemons stop and start.
+
+#![expect(unsafe_code, reason = "mapped memory is accessed through raw pointers")]
 
 use std::process::{Command, Output};
 
@@ -17,7 +20,8 @@ fn gmm(rig: &Star, arguments: &[&str]) -> Outcome<Output> {
     output(Command::new(program("gmm")?).args(["--manager", &rig.manager_url()]).args(arguments))
 }
 
-/// Reads every line of the region, which nobody may write.
+/// Checks that a compute node reads every line of the region, and that its writes are refused; returns the
+/// port and the HPA.
 fn reads(rig: &Star, owner: usize, seed: u64) -> Outcome<(Client, u64)> {
     let region = rig.attached(owner, "r")?;
     ensure(region.sealed, format!("{region:?}"))?;
@@ -37,7 +41,7 @@ fn reads(rig: &Star, owner: usize, seed: u64) -> Outcome<(Client, u64)> {
 pub fn sealed_regions_are_read_by_many_and_written_by_none() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Star::new(2, 3, &[])?;
-    // What keeps the pools outlives the memory nodes.
+    // With `--pool-keep`, keepers hold the pools' memory while a killed memory node is started again.
     let node = ["--pool-size", "64MiB", "--pool-keep", "60s"];
     (0..2).try_for_each(|index| rig.start_mn(index, &node))?;
     (0..3).try_for_each(|index| rig.start_agent(index, &[]))?;
@@ -57,7 +61,7 @@ pub fn sealed_regions_are_read_by_many_and_written_by_none() -> Outcome {
     let (mut reader, at) = reads(&rig, 1, 7)?;
     reads(&rig, 2, 7)?;
 
-    // Its place, its protection and its existence are kept.
+    // A sealed region that is shared can be neither moved, grown, mirrored, relocated nor destroyed.
     for (arguments, words) in [
         (&["move-region", "r", "--to", "cn1"][..], "share-region r"),
         (&["grow-region", "r", "-s", "+2M"], "sealed"),
@@ -68,8 +72,8 @@ pub fn sealed_regions_are_read_by_many_and_written_by_none() -> Outcome {
         answered(&gmm(&rig, arguments)?, 5, &[words])?;
     }
 
-    // Neither the end of the owner nor that of the manager concerns the readers, and a memory node that is started again
-    // serves them without a manager.
+    // The readers do not need the owner or the manager; a memory node that is started again serves them
+    // without a manager.
     rig.kill("cn0")?;
     rig.kill("gmm")?;
     check(&mut reader, at, BYTES, |here| line(here - at, 7))?;
@@ -101,7 +105,7 @@ pub fn sealed_regions_are_read_by_many_and_written_by_none() -> Outcome {
     Ok(())
 }
 
-/// The first word of each page.
+/// Values of the first word of each page.
 fn words(memory: &Mapping) -> impl Iterator<Item = u64> {
     let start = memory.as_ptr();
     // SAFETY: each word is within the mapping and aligned, and nobody writes a sealed region.
@@ -114,7 +118,7 @@ pub fn sealed_regions_are_mapped_to_be_read() -> Outcome {
     let rig = Star::whole(1, 2, "64MiB")?;
     rig.create("r", 0, BYTES, &[0], 4096)?;
     let map = |owner: usize| -> Outcome<Mapping> {
-        // Less memory than the region has, so that pages come and go.
+        // A quarter of the region may be resident, so pages are evicted and fetched again.
         Ok(Mapping::open(&rig.socket(owner), "r", MapOptions { limit: BYTES / 4, ..MapOptions::default() })?)
     };
     rig.attached(0, "r")?;
@@ -123,7 +127,7 @@ pub fn sealed_regions_are_mapped_to_be_read() -> Outcome {
         // SAFETY: within the mapping, aligned, and used by this thread only.
         unsafe { memory.as_ptr().add(offset).cast::<u64>().write_volatile(900 + page) };
     }
-    // The pages that the program has changed are in its memory alone until it ends.
+    // Changed pages are in the program's memory alone until it ends, so sealing has to wait for its end.
     let sealing = gmm(&rig, &["seal-region", "r", "--no-wait"])?;
     answered(&sealing, 0, &["\"sealing\""])?;
     drop(memory);

@@ -1,5 +1,6 @@
-//! Stores that are restored from a copy, or emptied: whenever a manager with such a store starts, nodes do not follow
-//! it and keep their content, until an operator releases what the store lacks. Also a store on a full disk.
+//! Stores of the manager that are restored from an old copy, or emptied. Nodes do not follow a manager with
+//! such a store, however often it starts, and keep their content until an operator releases what the store
+//! lacks. A further test has a store on a full disk.
 
 use std::fs;
 use std::io::Write;
@@ -174,7 +175,7 @@ pub fn an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_relea
     verify(&mut port, a, BYTES, 1)
 }
 
-/// Makes `count` small changes of the manager's state.
+/// Makes one small change of the manager's state: sets a quota of 1 TiB and `count` bytes.
 fn change(rig: &Star, count: u64) -> Result<(), cxloe_fabric::ClientError> {
     rig.ask(rig.manager.set_quota(&Owner::CnId(cn(0)), Some((1 << 40) + count))).map(drop)
 }
@@ -229,6 +230,7 @@ pub fn a_full_disk_stops_changes_and_nothing_else() -> Outcome {
                 "refused",
             )?;
             verify(&mut port, hpa, BYTES, 1 + round)?;
+            // All rounds together outlast several heartbeats of the nodes.
             thread::sleep(Duration::from_millis(200));
         }
         ensure(rig.ask(rig.manager.compute_nodes())? == before, "what was refused was not done")?;

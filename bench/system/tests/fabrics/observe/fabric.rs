@@ -1,5 +1,7 @@
 //! Metrics of a working fabric: exactly the documented metrics are served, and dashboard and alerts use no others.
 
+#![expect(unsafe_code, reason = "a slice of mapped memory must have no other user")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use cxloe_client::client;

@@ -63,7 +63,7 @@ pub fn logs_are_json_with_fields() -> Outcome {
     Ok(())
 }
 
-/// Daemons write no colours to log files.
+/// Daemons, and a program that fails, write no escape sequences for colours into files and pipes.
 pub fn logs_in_files_have_no_colours() -> Outcome {
     let rig = Pair::with_region("anon", &[])?;
     rig.stop("agent")?;
@@ -132,7 +132,7 @@ pub fn daemons_do_not_wait_for_a_reader() -> Outcome {
     let mut filler = OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(&path)?;
     while filler.write(&[b'.'; 4096]).is_ok() {}
     let daemons = daemons(&rig, || Ok(OpenOptions::new().write(true).open(&path)?.into()))?;
-    // This number of connections causes more log lines than the manager buffers.
+    // So many connections cause more log lines than the manager buffers.
     let mut room = vec![0; 1 << 16];
     for _ in 0..8000 {
         let mut manager = UnixStream::connect(rig.path("gmm.sock"))?;

@@ -53,6 +53,7 @@ impl Scrape {
             let labels = series.split_once('{').map_or("", |(_, labels)| labels.trim_end_matches('}'));
             let (_, names) = families.get_mut(&current).ok_or("a sample before its type")?;
             for label in labels.split("\",").filter_map(|pair| pair.split_once('=')).map(|(name, _)| name) {
+                // `le` is the bound of a histogram's bucket, and not documented as a label of the metric.
                 names.extend((label != "le").then(|| label.to_owned()));
             }
             values.insert(series.to_owned(), value.parse()?);
@@ -72,7 +73,8 @@ impl Scrape {
     }
 }
 
-/// Runs `promtool` with `input` as its standard input; `promtool` has to report success and nothing else.
+/// Runs `promtool` with `input` as its standard input; returns its output. `promtool` has to end with status
+/// 0.
 pub fn promtool(arguments: &[&str], input: &str, folder: &Path) -> Outcome<String> {
     let mut command = Command::new("promtool");
     command.args(arguments).current_dir(folder);

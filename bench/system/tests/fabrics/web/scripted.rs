@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use cxloe_system::star::{Outcome, Star, name};
 
-/// A simulated node. It executes commands only while [`answer`](Scripted::answer) runs.
+/// A simulated node, which executes commands only while [`answer`](Scripted::answer) runs.
 pub struct Scripted<'a> {
     rig: &'a Star,
     name: &'static str,

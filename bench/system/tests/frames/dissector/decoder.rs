@@ -71,8 +71,9 @@ pub const MALFORMED: [&str; 8] = [
     "cxloe.leaves_page",
 ];
 
-/// Bytes of a sealed frame's tag, and of the counter behind the tag.
+/// Bytes of a sealed frame's tag.
 const TAG_LEN: usize = 16;
+/// Bytes of the counter behind the tag.
 const COUNTER_LEN: usize = 6;
 
 /// True if a frame can belong to a sealed session: it has room for a tag beyond checksum and padding.

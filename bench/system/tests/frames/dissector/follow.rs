@@ -137,6 +137,7 @@ impl Follower {
 
         let control = command.is_some_and(|c| c.space(0) == Some(Space::Control));
         let space = if control { Space::Control } else { Space::Stream(header.axi.stream) };
+        // The capture began during a session: the session's id is unknown, so its frames cannot be verified.
         if peer.sessions.is_empty() && !(code == START && peer.pending.is_some()) {
             peer.sessions.push(Session::default());
         }
@@ -265,7 +266,8 @@ impl Follower {
         if to_mn { (from, Direction::ToMn) } else { (to, Direction::ToCn) }
     }
 
-    /// Adds to each request of `rows` the number of the frame that answers it; with `two_passes`, tshark shows it.
+    /// Adds to each request in `rows` the number of the frame that answers it. tshark shows that number only
+    /// when it reads the file in two passes.
     pub fn link(&self, rows: &mut [Row]) {
         for (asked, answer) in &self.answered {
             rows[asked - 1].insert("cxloe.response_in".into(), answer.to_string());

@@ -53,7 +53,7 @@ fn compare(captured: &Captured, rows: &[Row], two_passes: bool) -> Result<BTreeM
         }
         expected.push(row);
     }
-    // Only in a second pass does tshark know later frames.
+    // tshark relates a request to a later frame only in its second pass.
     if two_passes {
         follower.link(&mut expected);
     }
@@ -198,7 +198,7 @@ fn without_the_handshake_nothing_is_verified() -> Outcome {
 fn one_pass_shows_what_it_can() -> Outcome {
     let captured = Traffic::quiet().capture()?;
     let (once, mut twice) = (captured.read(&[])?, captured.read(&["-2"])?);
-    // Only in a second pass does tshark know later frames.
+    // tshark relates a request to a later frame only in its second pass.
     for row in &mut twice {
         row.remove("cxloe.response_in");
     }

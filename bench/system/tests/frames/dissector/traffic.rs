@@ -34,15 +34,17 @@ const BYTES: u64 = 2 << 20;
 /// Number of lines written and read, first one by one and then many at once.
 const LINES: u64 = 600;
 const KEY: &str = "a key for captures, long enough";
-/// Frame after the last one of the traffic: the second EtherType for local experiments, with which no protocol is sent.
+/// Frame that marks the end of the traffic. Its EtherType, the second one for local experiments, is not that
+/// of the protocol.
 const END: [u8; 60] = {
     let mut frame = [0; 60];
     (frame[0], frame[5], frame[6], frame[10]) = (2, 1, 2, 1);
     (frame[12], frame[13]) = (0x88, 0xB6);
     frame
 };
-/// Bytes of a pcap file's header; the next constant is that of the header of each frame.
+/// Bytes of a pcap file's header.
 const FILE_HEADER: usize = 24;
+/// Bytes of the header of each frame in a pcap file.
 const FRAME_HEADER: usize = 16;
 
 /// Headers of a frame inside UDP: Ethernet, IPv4 from 10.0.0.1 to 10.0.0.2, UDP without a checksum.
@@ -127,7 +129,6 @@ fn frames(file: &[u8]) -> Result<Vec<(usize, Frame)>, Failed> {
     Ok(frames)
 }
 
-/// Kind of traffic to capture.
 #[derive(Clone, Copy)]
 pub struct Traffic {
     /// Faults that both ends apply to frames that they send, in the syntax of the option.
@@ -148,7 +149,7 @@ impl Traffic {
         Traffic { faults: None, congestion: false, sealed: false, echo: false, priority: None }
     }
 
-    /// Runs the traffic and captures it.
+    /// Runs the traffic between real nodes, and captures it at the switch.
     pub fn capture(self) -> Result<Captured, Failed> {
         let dir = tempfile::tempdir()?;
         let lab = Lab::star(1, 1).build()?;
@@ -214,7 +215,8 @@ impl Traffic {
         let wait = WaitStyle::Adaptive { spin: Duration::from_micros(50) };
         let mut port = Port::new(link, Engine::new(CacheConfig::OFF), wait);
         if self.congestion {
-            // Frames of many lines would leave the queue empty.
+            // Without features, a frame carries one line. Frames of many lines would leave the queue too
+            // short for a signal.
             port.engine().set_features(0);
         }
         let now = port.clock().now();

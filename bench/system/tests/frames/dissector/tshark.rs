@@ -66,7 +66,6 @@ pub fn same(number: usize, expected: &Row, shown: &Row) -> Outcome {
     Ok(())
 }
 
-/// A pair of references as a pair of values.
 pub fn owned((name, value): (&String, &String)) -> (String, String) {
     (name.clone(), value.clone())
 }

@@ -110,7 +110,7 @@ pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
     ]
 }
 
-/// Attacks that apply to a memory node only.
+/// Attacks with frames that only a memory node receives: Hellos and requests.
 pub fn attacks_on_memory_node() -> Vec<Attack<'static>> {
     let mut numbers = Numbers(11);
     let mut forged = Numbers(12);
@@ -149,7 +149,7 @@ pub fn in_guessed_session(
     frame
 }
 
-/// Attacks that apply to a compute node only.
+/// Attacks with frames that only a compute node receives: HelloAcks and answers.
 pub fn attacks_on_compute_node() -> Vec<Attack<'static>> {
     let mut forged = Numbers(13);
     let line = &[0xEE; 64];

@@ -98,8 +98,8 @@ fn lab() -> Result<Lab, Failed> {
     Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
-/// A raw socket at `interface`, whose frames use the encapsulation of this kind of link: inside UDP, frames get the
-/// outer address of the peer whose source address they have.
+/// Opens a raw socket at `interface` whose frames have the encapsulation of this kind of link. Inside UDP,
+/// their outer source address is that of the node at this end of the cable.
 fn neighbour(lab: &Lab, over: LinkKind, interface: &str) -> Result<RawSocket, Failed> {
     let raw = RawSocket::open_in(lab, interface)?;
     let (cn, mn) = (CN_AT.parse()?, MN_AT.parse()?);
@@ -115,7 +115,8 @@ fn memory_node_withstands(over: LinkKind) -> Outcome {
     let folder = tempfile::tempdir()?;
     let node = MemoryNode::start(&lab, "mn0", over, &[(CN, REGION)], folder.path())?;
     let config = config_to(over, MN);
-    // The capture needs frames that pass through sockets of the memory node, as those to pnet and packet rings do.
+    // A raw socket at the memory node captures genuine frames of the compute node. Frames to an AF_XDP socket
+    // bypass it, so that kind of link is attacked with invented frames only.
     let neighbour = neighbour(&lab, over, "cn0")?;
     let tap = lab.enter("mn", || RawSocket::open("mn0"))??;
     let link = link_on(&lab, &config)?;
@@ -228,6 +229,7 @@ fn echoes_stop_nobody(backend: Backend) -> Outcome {
             Ok::<_, std::io::Error>(())
         });
         let outcome = (0..5).try_for_each(|_| {
+            // The flood alone fills this time.
             std::thread::sleep(Duration::from_millis(1500));
             work.goes_on("a flood of echoes")
         });

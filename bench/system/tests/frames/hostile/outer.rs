@@ -37,7 +37,7 @@ fn attacks_on_outer<'a>(right: Outer, mut harm: Harm<'a>) -> impl FnMut(&str, u6
                 packet = right.around(&frame[..body + Seal::PLAIN_LEN]);
                 let length = if n % 4 < 2 { numbers.next() as u16 } else { numbers.below(64) as u16 };
                 let at = if n % 2 == 0 { 16 } else { 38 };
-                // The valid length is excluded.
+                // A random length may be the valid one by chance, which is then changed.
                 let right = u16::from_be_bytes([packet[at], packet[at + 1]]);
                 let wrong = if length == right { right ^ 1 } else { length };
                 packet[at..at + 2].copy_from_slice(&wrong.to_be_bytes());

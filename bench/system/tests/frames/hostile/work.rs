@@ -5,7 +5,7 @@ use cxloe_wire::session::RequesterCounters;
 
 use super::*;
 
-/// A deterministic random generator.
+/// Deterministic random generator (xorshift64*), with its state.
 pub struct Numbers(pub u64);
 
 impl Numbers {

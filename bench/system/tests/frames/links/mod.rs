@@ -134,8 +134,8 @@ impl Write for Kept {
     }
 }
 
-/// On a veth AF_XDP copies each frame, so `auto` selects packet rings, unless the greatest number of frames per second
-/// is requested.
+/// On a veth AF_XDP copies each frame, so `auto` selects packet rings, unless the highest number of frames
+/// per second is requested.
 fn auto_says_what_it_takes(standing: LabPrivilege) -> Outcome {
     let lab = cable().build()?;
     for asked in [Backend::Auto, Backend::AutoLatency, Backend::AutoThroughput] {

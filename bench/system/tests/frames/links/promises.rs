@@ -36,7 +36,8 @@ pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
     ensure((got.rx_dropped, sent.tx_errors) == (0, 0), format!("{sent:?} {got:?}"))
 }
 
-/// Short frames alternate with pages, for several turns of all rings, so that chunks are used in every order.
+/// Short frames alternate with pages until all rings have wrapped around several times, so that chunks are
+/// used in every order.
 pub fn pages_and_lines_take_turns(backend: Backend) -> Outcome {
     let lab = cable().mtu(9000).build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
@@ -54,7 +55,7 @@ pub fn batches_keep_their_order(backend: Backend) -> Outcome {
     let lab = cable().build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
     let (from, to) = (a.info().mac, b.info().mac);
-    // Several turns of both rings, in batches that a veth can hold (256 frames).
+    // Both rings wrap around several times; a veth can hold each batch (256 frames).
     for batch in 0..40_u64 {
         let frames: Vec<_> = (0..100)
             .map(|i| ours(to, from, 60 + ((batch * 100 + i) * 37 % 1400) as usize, batch * 100 + i))

@@ -34,7 +34,7 @@ pub fn soft_roce_beside_this_system() -> Outcome {
             ensure(positive && line.ends_with(",1"), line)?;
         }
     }
-    // The tool lists a time for each requested round except the first.
+    // perftest lists a time for each requested round except the first.
     let count = |start: &str| -> Option<u64> {
         output_text.lines().find(|line| line.starts_with(start))?.split(',').nth(8)?.parse().ok()
     };

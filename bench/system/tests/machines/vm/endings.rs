@@ -1,5 +1,7 @@
 //! Resources of a machine after its end: all are released, even if daemons were down when the machine ended.
 
+#![expect(unsafe_code, reason = "mmap and madvise take raw addresses")]
+
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -29,7 +31,8 @@ pub fn play() -> ExitCode {
         // SAFETY: all of the mapping, which has no other user.
         let words = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u64>(), bytes.get() / 8) };
         words.iter_mut().zip(1..).for_each(|(word, index)| *word = index);
-        // Installing guards is refused; dropping pages from the page table keeps their content.
+        // MADV_GUARD_INSTALL (102) has to be refused; advice that drops pages from the page table has to keep
+        // their content.
         const GUARD_INSTALL: i32 = 102;
         let advise = |advice| {
             // SAFETY: whole pages of the mapping, whose content stays.
@@ -88,7 +91,8 @@ pub fn a_machine_leaves_nothing_behind() -> Outcome {
     Ok(())
 }
 
-/// Starts a machine, or a program, that runs until the file `stop` exists.
+/// Runs a script under `cn-agent vm` or `cn-agent exec`, selected by `what`, until the file `WHAT.stop`
+/// exists.
 fn running(rig: &Pair, what: &str) -> Outcome<Process> {
     let script = format!("echo > {0}.runs; while ! test -e {0}.stop; do sleep 0.05; done", what);
     let mut command = Command::new(program("cn-agent")?);

@@ -5,6 +5,8 @@
 //!
 //! The monitor reads commands on standard input and answers each line with `ok` or an error.
 
+#![expect(unsafe_code, reason = "the monitor maps memory and touches it through raw pointers")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
@@ -25,7 +27,7 @@ pub const PAGE: usize = 4096;
 /// Number of pages in each of the two pieces, which are adjacent in the snapshot but not in the monitor's address
 /// space.
 const PIECES: [usize; 2] = [1536, 512];
-/// Number of pages in both pieces.
+/// Number of pages in both pieces together.
 pub const PAGES: usize = PIECES[0] + PIECES[1];
 /// Number of threads that access the memory as vCPUs do.
 const THREADS: usize = 4;
@@ -87,7 +89,7 @@ impl Monitor {
     }
 }
 
-/// Role: runs the monitor.
+/// Role: runs the monitor, which passes its memory to the server at the socket in its first argument.
 pub fn play() -> ExitCode {
     let socket = std::env::args().nth(1).unwrap_or_default();
     match Machine::hand_over(&socket).and_then(|machine| machine.run_commands()) {

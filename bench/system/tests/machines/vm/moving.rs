@@ -1,5 +1,5 @@
-//! Virtual machines that move between two compute nodes, back and forth: the guest checks each page of its memory, and runs at
-//! one side at most, whoever is killed in between.
+//! Virtual machines that move between two compute nodes, back and forth. The guest checks each page of its
+//! memory, and runs on one node at most, whichever process is killed in between.
 
 use std::cell::Cell;
 use std::fs;
@@ -70,8 +70,8 @@ impl Moving {
         Ok(Moving { rig, machine, started: Cell::new(0) })
     }
 
-    /// With a Linux guest: one NUMA node is local, the other, without processors, is the region; and a disk that both sides
-    /// reach.
+    /// Like [`Moving::new`], with a Linux guest: one NUMA node is local; the other, without processors, is
+    /// the region. The guest has a disk that both sides reach.
     fn linux() -> Outcome<Moving> {
         let rig = Star::whole(1, 2, "160MiB")?;
         rig.create("web", 0, MEMORY, &[0], 4096)?;
@@ -81,7 +81,7 @@ impl Moving {
         let [image, initramfs, modules] = found.lines().collect::<Vec<_>>()[..] else {
             return Err(format!("not three lines: {found}").into());
         };
-        // A later archive takes the place of files of an earlier one.
+        // Files of a later archive replace those of an earlier one, so the guest runs this test's `init`.
         let folder = rig.path("guest");
         fs::create_dir_all(folder.join("modules"))?;
         fs::copy(source("bench/system/tests/machines/vm/linux.sh"), folder.join("init"))?;
@@ -192,7 +192,7 @@ impl Moving {
         }
     }
 
-    /// Whether the guest completes passes where this monitor runs it.
+    /// True if the guest completes passes where this monitor runs it.
     fn is_running(&self, monitor: &Monitor) -> Outcome<bool> {
         let before = self.passes(monitor)?;
         std::thread::sleep(Duration::from_millis(500));
@@ -220,7 +220,8 @@ impl Moving {
         output(&mut self.command(from, to, "ticket", more)?)
     }
 
-    /// Moves the machine; returns the report.
+    /// Moves the machine. The source's monitor has to end, and the guest to continue at the target; returns
+    /// the report.
     fn moves(&self, from: &mut Monitor, to: &Monitor) -> Outcome<Value> {
         let passes = self.passes(from)?;
         let moved = self.order(from, to, &[])?;
@@ -291,7 +292,7 @@ pub fn a_linux_guest_moves_with_its_disk() -> Outcome {
     Ok(())
 }
 
-/// The benchmark moves a machine and reports each move.
+/// `cxloe-bench move` moves a machine twice and reports the times of both moves.
 pub fn the_benchmark_reports_each_move() -> Outcome {
     let folder = tempfile::tempdir()?;
     let json = folder.path().join("move.json");
@@ -321,7 +322,8 @@ pub fn a_machine_moves_fifty_times() -> Outcome {
     back_and_forth(50)
 }
 
-/// A comparison changes nothing; a move that cannot be made is refused with its reason, and the guest goes on.
+/// A comparison changes nothing. A move that cannot be made is refused with its reason, and the guest
+/// continues.
 pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
     let rig = Moving::new()?;
     let here = rig.start(0, false)?;
@@ -341,7 +343,7 @@ pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
     )?;
     rig.goes_on(&here)?;
 
-    // Another ticket, one that others can read, and nobody at the address.
+    // Refused are a wrong ticket, a ticket that others can read, and an address where no monitor waits.
     let wrong = rig.rig.path("wrong");
     fs::write(&wrong, "00".repeat(32))?;
     fs::set_permissions(&wrong, fs::Permissions::from_mode(0o600))?;
@@ -359,7 +361,9 @@ pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
     rig.goes_on(&here).map(drop)
 }
 
-/// The end of a party at any moment leaves one guest at most; the guest goes on at one side if its QEMU was not killed.
+/// Kills `victim` during a move, this long `after` its start. At most one guest may run afterwards, and the
+/// guest has to continue on one side unless its QEMU was killed. Returns the monitor that runs the guest, if
+/// not the one in `here`.
 fn killed(rig: &Moving, here: &mut Monitor, victim: &str, after: Duration) -> Outcome<Option<Monitor>> {
     let mut there = rig.start(1 - here.side, true)?;
     let control = rig.rig.path(&number(here, "control"));
@@ -377,6 +381,7 @@ fn killed(rig: &Moving, here: &mut Monitor, victim: &str, after: Duration) -> Ou
         "target agent" => rig.rig.kill(&agents[1])?,
         other => return Err(format!("nobody is called {other}").into()),
     }
+    // The others act without the victim for this time.
     std::thread::sleep(Duration::from_millis(300));
     match victim {
         "gmm" => rig.rig.start_gmm(&[])?,
@@ -386,7 +391,7 @@ fn killed(rig: &Moving, here: &mut Monitor, victim: &str, after: Duration) -> Ou
     }
     let _ = mover.wait(LIMIT)?;
     if victim == "target" && rig.rig.region_is("web", RegionState::Active)?.owner == cn(there.side) {
-        // The guest was its own already, and has ended with it, as it would have without a move.
+        // The guest ran at the target already, and has ended with its QEMU, as it would have without a move.
         let _ = (here.process.wait(LIMIT)?, there.process.wait(LIMIT)?);
         rig.is_at(there.side)?;
         let again = rig.start(there.side, false)?;
@@ -424,6 +429,7 @@ fn killed(rig: &Moving, here: &mut Monitor, victim: &str, after: Duration) -> Ou
 }
 
 fn kills(rounds: usize) -> Outcome {
+    // Killed processes cause errors of many kinds in the logs of the others.
     cxloe_lab::expect_error("");
     let rig = Moving::new()?;
     let mut here = rig.start(0, false)?;

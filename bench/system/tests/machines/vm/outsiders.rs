@@ -1,5 +1,7 @@
-//! Others than the monitor that get at the memory of a machine: a process that is passed the descriptor, a device that
-//! pins pages, a program that is started, and a process that opens the descriptor in `/proc`.
+//! Access to a machine's memory by others than its monitor: a process that is passed the descriptor, a device
+//! that pins pages, a program that is started, and a process that opens the descriptor in `/proc`.
+
+#![expect(unsafe_code, reason = "a mapped file may change behind its mapping")]
 
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,14 +17,13 @@ use cxloe_system::copies::ROLE;
 use cxloe_system::pair::*;
 
 const PAGE: usize = 4096;
-/// Options by which three quarters of the memory are away.
+/// Sizes with which three quarters of the memory are not resident.
 const SIZES: [&str; 4] = ["--size", "16M", "--local", "4M"];
 /// Exit code of a monitor that was refused to pass its memory on.
 const REFUSED: i32 = 78;
 /// `VFIO_IOMMU_MAP_DMA` of `linux/vfio.h`.
 const VFIO_IOMMU_MAP_DMA: libc::c_ulong = 0x3B71;
 
-/// Maps the memory at `path`.
 fn map(path: &Path) -> Outcome<(std::fs::File, MmapMut)> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
     // SAFETY: any bytes are valid, whoever else changes them.
@@ -30,13 +31,14 @@ fn map(path: &Path) -> Outcome<(std::fs::File, MmapMut)> {
     Ok((file, memory))
 }
 
-/// Number of pages that do not begin with their number.
+/// Number of pages whose first word is not the page's number, counted from 1.
 fn wrong(memory: &[u8]) -> usize {
     let pages = memory.chunks_exact(PAGE).zip(1_u64..);
     pages.filter(|(page, number)| page[..8] != number.to_le_bytes()).count()
 }
 
-/// Role: a monitor that writes to all of its memory and then does what its third argument says.
+/// Role: a monitor that writes to all of its memory and then carries out its third argument: `message`,
+/// `device`, `program` or another word.
 pub fn play() -> ExitCode {
     let act = || -> Outcome {
         let arguments: Vec<String> = std::env::args().collect();
@@ -101,7 +103,7 @@ fn monitor(rig: &Pair, does: &str) -> Outcome<Command> {
     Ok(command)
 }
 
-/// A monitor that passes its memory to a process or to a device ends with a sentence, before it does so.
+/// A monitor that would pass its memory to a process or to a device is ended before that, with a message.
 pub fn memory_is_not_passed_on() -> Outcome {
     let rig = fabric()?;
     for (does, names) in [("message", "vhost-user"), ("device", "VFIO")] {
@@ -111,13 +113,15 @@ pub fn memory_is_not_passed_on() -> Outcome {
     Ok(())
 }
 
-/// Programs that the monitor starts do not inherit the memory.
+/// A program that the monitor starts inherits neither the descriptor that the monitor has opened nor the one
+/// that `CXLOE_VM_MEMORY` names.
 pub fn programs_of_the_monitor_get_no_memory() -> Outcome {
     let rig = fabric()?;
     succeeded(monitor(&rig, "program")?.output()?).map(drop)
 }
 
-/// A process that opens the monitor's descriptor reads zeros where pages are away; the machine's content stays.
+/// A process that opens the monitor's descriptor reads zeros in place of evicted pages; the machine's content
+/// stays.
 pub fn a_process_that_looks_into_the_memory_changes_nothing() -> Outcome {
     let rig = fabric()?;
     let mut command = monitor(&rig, "wait")?;

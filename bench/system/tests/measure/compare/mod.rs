@@ -35,7 +35,7 @@ fn output_text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
 }
 
-/// Names of figures that only this peer has, and of those that it lacks.
+/// Names of the times, and of the rates, that are measured for a peer.
 fn promised(peer: &str) -> (&'static [&'static str], &'static [&'static str]) {
     match peer {
         "libfabric-tcp" => (&["read64", "read4k"], &[]),
@@ -131,7 +131,7 @@ fn what_is_missing_is_named() -> Outcome {
         !refused.status.success() && output_text(&refused).contains("no peer is called `carrier-pigeon`"),
         output_text(&refused),
     )?;
-    // This machine has no such verbs device.
+    // The machine has no verbs device of this name.
     let list = bench(folder.path(), &["--list", "--rdma", "mlx5_0"])?.output()?;
     ensure(list.status.success(), output_text(&list))?;
     for peer in peers() {

@@ -27,7 +27,6 @@ pub struct Everything {
     folder: tempfile::TempDir,
     /// Report of the run, parsed from its JSON file.
     pub report: Report,
-    /// Output of the run.
     pub output_text: String,
 }
 
@@ -37,7 +36,6 @@ impl Everything {
         self.folder.path().join(kind)
     }
 
-    /// Content of a file that the run has written.
     pub fn text(&self, kind: &str) -> Result<String, Failed> {
         Ok(fs::read_to_string(self.path(kind))?)
     }
@@ -173,6 +171,7 @@ pub fn interrupted() -> Outcome {
         let mut logs = labs.map(|lab| lab.path().join("mn1/mn-server.log"));
         logs.any(|log| log.exists())
     });
+    // The measurement itself leaves no trace to wait for.
     std::thread::sleep(Duration::from_millis(500));
     kill(pid, Signal::SIGINT)?;
     let status = end(&mut child)?;

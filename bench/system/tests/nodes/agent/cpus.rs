@@ -132,8 +132,8 @@ pub fn killed_agent_ends_a_wait_on_any_cpu() -> Outcome {
     Ok(())
 }
 
-/// A client that is killed with many operations in flight leaves none at the agent, and other clients' data stays
-/// unchanged.
+/// A client that is killed with many operations in flight leaves no operation behind at the agent, and other
+/// clients' data stays unchanged.
 pub fn killed_client_leaves_its_operations() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Pair::with_region("anon", &["--cache-size", "0"])?;

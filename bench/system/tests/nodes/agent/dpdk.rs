@@ -1,6 +1,8 @@
 //! Nodes whose link is DPDK: its driver `net_memif` carries frames through memory that both processes share, and
 //! `net_af_packet` through a virtual cable.
 
+#![expect(unsafe_code, reason = "mapped memory is read through a raw pointer")]
+
 use std::process::Command;
 
 use cxloe_client::client;
@@ -8,7 +10,7 @@ use cxloe_client::mapping::{MapOptions, Mapping};
 use cxloe_lab::program;
 use cxloe_system::pair::*;
 
-/// Name of the interface of a node with this MAC.
+/// Value of the option `-i` for a node with this MAC address on `net_memif`.
 fn device(rig: &Pair, role: &str, mac: &str, more: &str) -> String {
     let socket = rig.path("memif.sock");
     format!("dpdk:net_memif0,role={role},socket={},socket-abstract=no,mac={mac}{more}", socket.display())
@@ -51,7 +53,7 @@ pub fn lines_and_pages_without_the_kernel() -> Outcome {
             counters.link.rx_frames > 1000 && counters.link.rx_foreign == 0,
             format!("{:?}", counters.link),
         )?;
-        // Page faults, of which each evicts another page.
+        // A sixteenth of the region may be resident, so each page fault evicts another page.
         let options = MapOptions { limit: 256 << 10, ..MapOptions::default() };
         let mapping = Mapping::open(&rig.socket(), "scratch", options)?;
         for at in (0..REGION as usize).step_by(4096) {
@@ -63,7 +65,8 @@ pub fn lines_and_pages_without_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// Over a cable: `net_memif` unmaps the shared memory when one process ends, whether or not the other is reading it.
+/// Runs over a cable: `net_memif` unmaps the shared memory when one process ends, even while the other reads
+/// it.
 pub fn both_ends_may_end_and_come_back() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let mut rig = Pair::bare()?;
@@ -88,7 +91,7 @@ pub fn both_ends_may_end_and_come_back() -> Outcome {
     eventually("every line is served again", || verify(&mut port, hpa, 62).ok())
 }
 
-/// A missing plug-in, one of another version, an unknown device, and options that do not go with it.
+/// Errors name a missing plug-in, one of another version, an unknown device, and options that DPDK rules out.
 pub fn what_is_missing_is_named() -> Outcome {
     let mut rig = Pair::bare()?;
     rig.link = "auto";

@@ -60,7 +60,7 @@ fn text(error: libtest_mimic::Failed) -> String {
     error.message().unwrap_or_default().to_owned()
 }
 
-/// Waits until the nodes have reopened their links once more than `before`; returns the new count.
+/// Waits until the agent has reopened its link more than `before` times; returns the new number.
 fn reopened(rig: &Pair, before: u64) -> Outcome<u64> {
     eventually("the agent opens its link again", || {
         let counters = client::counters(&rig.socket()).ok()?;
@@ -73,7 +73,7 @@ pub fn comes_back(link: &'static str, wait: &'static str) -> Outcome {
     rig.link = link;
     rig.start_all("anon", &["--cache-size", "0", "--wait", wait])?;
     let hpa = rig.attached("scratch", "active")?.hpa;
-    // These lines are written once at the beginning, and read at the end: the pool keeps their content.
+    // Lines that are written once at the beginning and read at the end: the pool has to keep their content.
     let kept = hpa + REGION / 2;
     let mut port = rig.connect()?;
     eventually("a session is open", || port.read(hpa).ok())?;
@@ -118,6 +118,7 @@ fn changes(rig: &Pair, work: &Work) -> Outcome {
     }
     for (interface, _) in ENDS {
         rig.lab.link_down(interface)?;
+        // The outage itself.
         thread::sleep(Duration::from_millis(200));
         rig.lab.link_up(interface)?;
         work.goes_on(&format!("{interface} down and up"))?;
@@ -137,8 +138,8 @@ fn changes(rig: &Pair, work: &Work) -> Outcome {
     rig.lab.set_link("mn0", &["address", MN])?;
     rig.attached("scratch", "active")?;
     work.goes_on("another address and the old one again")?;
-    // After a rename, nodes use the same interface. It is renamed while it is up, and while it is down, as older
-    // kernels require.
+    // After a rename, nodes use the same interface. The rename is made while the interface is up, and once
+    // while it is down, as older kernels require.
     for (before, after) in [("mn0", "renamed"), ("renamed", "mn0")] {
         rig.lab.rename_link("mn0", before, after)?;
         work.goes_on(&format!("{before} renamed to {after}"))?;

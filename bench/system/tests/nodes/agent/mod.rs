@@ -93,6 +93,7 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
         let mut write = Command::new(program("cn-agent")?);
         write.args(["write", &name, "--text", "there"]).env("CXLOE_AGENT", rig.socket());
         let write = write.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        // The command waits silently: nothing shows that it does.
         thread::sleep(Duration::from_millis(300));
         rig.gmm(&["create-region", "-s", "2M", "--owner", CN, &name])?;
         let in_time = begun.elapsed() < Duration::from_secs(1);
@@ -355,7 +356,7 @@ fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Pair::with_region("file", &[])?;
     let (mut port, hpa) = rig.written(6)?;
-    // This write stays in the cache: the memory node does not have it when it is killed.
+    // The written line stays in the cache, so the memory node does not have it when it is killed.
     let last = hpa + (LINES - 1) * 64;
     port.write(last, &[9; 64])?;
     rig.kill("mn")?;
@@ -519,7 +520,7 @@ fn cable_may_be_unplugged() -> Outcome {
 fn sigterm_writes_back_and_leaves_nothing() -> Outcome {
     let rig = Pair::with_region("anon", &[])?;
     let (mut port, hpa) = rig.written(12)?;
-    // These writes stay in the cache and are not yet at the memory node.
+    // The written lines stay in the cache and are not yet at the memory node.
     for i in 0..16 {
         port.write(hpa + i * 64, &[i as u8; 64])?;
     }
@@ -542,7 +543,7 @@ fn sigterm_writes_back_and_leaves_nothing() -> Outcome {
     Ok(())
 }
 
-/// CPU time that a process has used so far.
+/// CPU time that all threads of a process have used so far.
 fn cpu_time(pid: u32) -> Outcome<Duration> {
     let mut total = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -559,6 +560,7 @@ fn idle_agent_sleeps() -> Outcome {
     let agent = rig.pid("agent")?;
     let used = || -> Outcome<f64> {
         let (began, before) = (std::time::Instant::now(), cpu_time(agent)?);
+        // The time over which CPU time is counted.
         thread::sleep(Duration::from_secs(2));
         let spent = cpu_time(agent)?.saturating_sub(before);
         Ok(spent.as_secs_f64() / began.elapsed().as_secs_f64())

@@ -58,7 +58,8 @@ pub fn addresses_over_udp_come_from_the_manager() -> Outcome {
     ensure(counters.backend == "udp" && counters.link.rx_forged == 0, format!("{:?}", counters.link))
 }
 
-/// Each node in turn gets another IP address while both run: it listens there, and the manager tells the other one.
+/// Each node in turn gets another IP address while both run. The node listens at the new address, which the
+/// other node gets from the manager.
 pub fn an_address_that_changes_is_followed_over_udp() -> Outcome {
     let mut rig = Pair::on(with_addresses(cable()))?;
     rig.link = "udp";

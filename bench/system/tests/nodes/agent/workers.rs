@@ -9,10 +9,11 @@ use cxloe_system::cable::{cable, with_addresses};
 use cxloe_system::pair::*;
 
 const REGIONS: [&str; 4] = ["one", "two", "three", "four"];
-/// Lines of each region that are written.
+/// Number of lines written in each region.
 const EACH: u64 = 512;
 
-/// Content for the same lines of all regions, mixed so that consecutive lines have different workers.
+/// Addresses and content of the same lines of all regions, ordered so that consecutive lines have different
+/// workers.
 fn lines_of(hpas: &[u64], seed: u64) -> Vec<(u64, [u8; 64])> {
     let at = |i: u64| hpas.iter().map(move |hpa| hpa + i * 64);
     (0..EACH).flat_map(at).map(|hpa| (hpa, line(hpa, seed))).collect()
@@ -33,7 +34,7 @@ fn verify_all(rig: &Pair, hpas: &[u64], seed: u64) -> Outcome {
     Ok(())
 }
 
-/// The workers of the regions, in their order.
+/// Index of each region's worker, in the order of [`REGIONS`].
 fn workers(rig: &Pair) -> Outcome<Vec<usize>> {
     REGIONS.iter().map(|name| Ok(rig.attached(name, "active")?.worker)).collect()
 }
@@ -53,7 +54,7 @@ fn over(cable: Builder, link: &'static str) -> Outcome {
     eventually("all regions can be written", || client.write_batch(&written).ok())?;
     client.flush()?;
     verify_all(&rig, &hpas, 7)?;
-    // Bulk transfers, and the command line.
+    // Bulk transfers and commands reach the worker of a region as well.
     let pages: Vec<u8> = (0..64 << 10).map(|at: usize| (at / 64) as u8).collect();
     client.write_bytes(hpas[3] + (1 << 20), &pages)?;
     let mut back = vec![0; pages.len()];
@@ -77,11 +78,12 @@ fn over(cable: Builder, link: &'static str) -> Outcome {
     rig.start_agent(&["--workers", "3", "--cache-size", "0"])?;
     ensure(workers(&rig)? == [0, 1, 2, 0], format!("{:?}", workers(&rig)?))?;
     verify_all(&rig, &hpas, 7)?;
-    // The end of the memory node is followed by all workers.
+    // All workers open their sessions again after the memory node has restarted.
     rig.stop("mn")?;
     rig.start_mn_with("file", &["--workers", "3"])?;
     verify_all(&rig, &hpas, 7)?;
-    // Where the first worker has no region, its session is opened all the same: those of the others need it.
+    // The session of the first worker is opened although that worker has no region now: the sessions of the
+    // other workers depend on it.
     rig.stop("agent")?;
     rig.gmm(&["destroy-region", "--force", "one"])?;
     rig.gmm(&["destroy-region", "--force", "four"])?;
@@ -96,7 +98,7 @@ pub fn lines_over_four_workers() -> Outcome {
     over(cable().queues(4), "packet")
 }
 
-/// Each worker has a port of its own.
+/// Over UDP, each worker has a UDP port of its own.
 pub fn lines_over_four_workers_over_udp() -> Outcome {
     over(with_addresses(cable()), "udp")
 }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Limit on every wait for an answer.
+/// Limit on every wait for the server's answer, so that a hanging server fails the test.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Answer to a request: data, or an NBD error number.

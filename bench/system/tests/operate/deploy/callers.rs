@@ -1,6 +1,6 @@
-//! Who asks the manager by its Unix socket: with the rights of the packaged unit, the kernel's answer has to be the
-//! user's own id, so that `admin_group` and the names in events are right. In a user namespace that hides ids, the
-//! manager says so.
+//! Callers of the manager's Unix socket: with the rights of the packaged unit, the kernel has to report the
+//! caller's own user id, so that `admin_group` and the names in events are right. In a user namespace that
+//! hides ids, the manager has to report that.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -17,7 +17,7 @@ use cxloe_system::pair::{Outcome, ensure, eventually, saying};
 
 /// Group of the manager's administrators; the id has no name.
 const ADMINS: &str = "65532";
-/// What the manager logs if it does not see the ids of its peers.
+/// Words that the manager logs if it does not see the user ids of its callers.
 const HIDDEN: &str = "does not map all ids";
 
 /// A manager on a socket in a folder that every user may enter.
@@ -75,7 +75,8 @@ impl Manager {
     }
 }
 
-/// The agent asks the kernel as well, whose region a user may attach.
+/// The agent, too, gets a program's user id from the kernel, and decides by it which regions the program may
+/// use.
 pub fn no_unit_hides_the_ids_of_users() -> Outcome {
     for (name, ..) in UNITS {
         let unit = Unit::read(name)?;
@@ -98,7 +99,8 @@ pub fn members_of_the_admin_group_are_administrators() -> Outcome {
         failed_with(&manager.gmm(Some((PERSON, PERSON)), &create)?, 5, &[&format!("uid {PERSON}")])?;
         ensure(saying(&manager.log(), HIDDEN).is_none(), fs::read_to_string(manager.log())?)?;
     }
-    // As a service with PrivateUsers=, or in a container without root.
+    // The manager has to notice a user namespace with one id, as for a service with `PrivateUsers=` or in a
+    // rootless container.
     let manager = Manager::start(&lab, None, |gmm| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-current-user", "--"]).arg(gmm);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use cxloe_system::pair::{Outcome, Pair, ensure, eventually};
 
-/// Findings that a `doctor` command has printed.
+/// Exit code and JSON report of a `doctor` command.
 struct Findings {
     code: i32,
     report: Value,
@@ -53,7 +53,8 @@ impl Findings {
 fn examine(rig: &Pair, namespace: &str, daemon: &str, arguments: &[&str]) -> Outcome<Findings> {
     let mut command = Command::new(program(daemon)?);
     command.arg("doctor").arg("--json").args(arguments);
-    // The socket of no other test's node is queried: the doctor does not judge resources of a running node.
+    // With an unused socket the doctor does not find a node of another test: it does not judge resources of a
+    // running node.
     if daemon != "gmm" && !arguments.contains(&"--socket") {
         command.arg("--socket").arg(rig.path("none.sock"));
     }
@@ -165,10 +166,11 @@ pub fn what_is_wrong_with_an_interface_is_named() -> Outcome {
     loopback.expect("interface", "fail", "no Ethernet")
 }
 
-/// An interface has alternative names, as `ip` takes them: `/sys` and the kernel's lists do not have these.
+/// An interface can be given by an alternative name, as for `ip`, although `/sys` and the kernel's lists do
+/// not have such names.
 pub fn an_interface_is_known_by_its_alternative_names() -> Outcome {
     let mut rig = Pair::bare()?;
-    // This link looks for its interface in a list.
+    // The link `pnet` looks for its interface in a list of the kernel.
     rig.link = "pnet";
     for (namespace, interface, name) in [("mn", "mn0", "wire0"), ("cn", "cn0", "far-memory")] {
         let mut ip = Command::new("ip");
@@ -194,7 +196,8 @@ pub fn missing_rights_are_named() -> Outcome {
     let restricted = |sets: &[&str], daemon: &str, more: &[&str]| -> Outcome<Findings> {
         let mut command = Command::new("setpriv");
         command.args(sets).arg("--").arg(program(daemon)?).args(["doctor", "--json", "--manager", &manager]);
-        // The socket of no other test's node is queried: the doctor does not judge resources of a running node.
+        // With an unused socket the doctor does not find a node of another test: it does not judge resources
+        // of a running node.
         command.args(["--data-dir", &data, "--socket", &format!("{data}/none.sock")]).args(more);
         finish(&rig, "cn", command)
     };

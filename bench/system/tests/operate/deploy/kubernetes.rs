@@ -1,6 +1,6 @@
-//! The manifests for Kubernetes, as far as they can be checked without a cluster: against the schemas that Kubernetes
-//! publishes (kubernetes-validate has them), with the images' capabilities, and by the programs, which take the
-//! arguments.
+//! The manifests for Kubernetes, as far as they can be checked without a cluster: against the schemas that
+//! Kubernetes publishes (kubernetes-validate has them), with the images' capabilities, and with the programs,
+//! which have to accept the arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,18 +39,18 @@ fn documents(files: &[PathBuf]) -> Outcome<Vec<Value>> {
     Ok(serde_json::from_str(&printed(python.args(["-c", TO_JSON]).args(files))?)?)
 }
 
-/// Checks manifests against the schemas of the newest Kubernetes that the tool knows; unknown fields are faults.
+/// Checks manifests against the schemas of the newest Kubernetes in the tool; unknown fields are faults.
 fn checked(files: &[PathBuf]) -> Outcome<Output> {
     let mut tool = Command::new(tool("kubernetes-validate")?);
     Ok(tool.arg("--strict").args(files).output()?)
 }
 
-/// Words of a list in YAML.
+/// Text items of a YAML list.
 fn words(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// A container of a manifest, in which variables have the values that a machine gives them.
+/// A container of a manifest, with one of this project's programs.
 struct Container<'m> {
     container: &'m Value,
     /// The program, which is the image's name.
@@ -64,7 +64,8 @@ impl<'m> Container<'m> {
         all.filter_map(|container| Some(Container { container, program: program(container)? })).collect()
     }
 
-    /// The arguments; each variable in them has to be one of the container's.
+    /// The arguments, in which each variable is replaced by the value that it has on a machine. A variable
+    /// that the container does not define is an error.
     fn arguments(&self, settings: &Value) -> Outcome<Vec<String>> {
         let mut values = BTreeMap::new();
         for variable in self.container["env"].as_array().into_iter().flatten() {
@@ -120,6 +121,7 @@ pub fn manifests_are_ones_that_kubernetes_takes() -> Outcome {
         format!("{there:?}, not {listed:?}"),
     )?;
     let files: Vec<PathBuf> = listed.iter().map(|name| folder().join(name)).collect();
+    // A PodMonitor is a resource of Prometheus, for which Kubernetes publishes no schema.
     let (of_others, own): (Vec<PathBuf>, Vec<PathBuf>) =
         files.iter().cloned().partition(|file| file.ends_with("pod-monitor.yaml"));
     let output = checked(&own)?;
@@ -129,7 +131,7 @@ pub fn manifests_are_ones_that_kubernetes_takes() -> Outcome {
     let known = manifests.len() - documents(&of_others)?.len();
     ensure(told.matches(" passed ").count() == known, format!("{known} resources: {told}"))?;
 
-    // The check is one that finds faults.
+    // The check has to find faults: manifests with a wrong field or a wrong value are refused.
     let dir = tempfile::tempdir()?;
     let wrong = dir.path().join("wrong.yaml");
     for (right, fault) in [("hostNetwork: true", "hostNet: true"), ("runAsUser: 7440", "runAsUser: cxloe")] {
@@ -154,7 +156,7 @@ fn programs_take_their_arguments(manifests: &[Value]) -> Outcome {
             let arguments = container.arguments(settings)?;
             match name {
                 "gmm" => a_manager_starts(&arguments)?,
-                // The file is one that `join` writes.
+                // The option `--config` is left out, because its file is written by `join` on the machine.
                 _ => {
                     let file = arguments.iter().position(|argument| argument.starts_with("--config="));
                     let mut arguments = arguments.clone();
@@ -199,7 +201,7 @@ fn a_manager_starts(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// The PodMonitor, whose schema is not among those of Kubernetes, names what the pods have.
+/// The PodMonitor has to name labels and a port that the pods have.
 fn figures_are_found(manifests: &[Value]) -> Outcome {
     let monitor = manifests.iter().find(|m| m["kind"] == "PodMonitor").ok_or("no PodMonitor")?;
     let wanted = monitor["spec"]["selector"]["matchLabels"].as_object().ok_or("it selects nothing")?;
@@ -218,6 +220,6 @@ fn figures_are_found(manifests: &[Value]) -> Outcome {
         let at = format!("--metrics=0.0.0.0:{}", number["containerPort"]);
         ensure(words(&container.container["args"]).contains(&at.as_str()), at)?;
     }
-    // The alerts go by these names.
+    // The alerts select the daemons by these names of jobs.
     ensure(jobs == BTreeSet::from(["cxloe-gmm", "cxloe-mn", "cxloe-cn"]), format!("{jobs:?}"))
 }

@@ -1,6 +1,8 @@
 //! Notifications of the daemons to a service manager, on a real notification socket: ready, workers alive, name of a
 //! stuck worker, stopping. The test makes a worker stuck by stopping only its thread with ptrace(2).
 
+#![expect(unsafe_code, reason = "ptrace and waitpid take raw pointers")]
+
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +34,7 @@ impl Supervisor {
         let mut message = [0; 4096];
         let length = loop {
             match self.0.recv(&mut message) {
-                // A machine that was paused goes on so.
+                // A pause of the whole machine interrupts the call; the wait continues.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 received => break received.map_err(|error| format!("nothing more is told: {error}"))?,
             }
@@ -160,7 +162,8 @@ pub fn the_agent_tells_its_supervisor() -> Outcome {
     life(&supervisor, agent, "worker", "serving on cn0", "worker 0 has not completed a round")
 }
 
-/// A service whose interface comes late waits for it, and says so, instead of being started again and again.
+/// A service whose interface appears late waits for the interface and reports that to the service manager,
+/// instead of failing and being restarted repeatedly.
 pub fn a_service_waits_for_its_interface() -> Outcome {
     let rig = Pair::bare()?;
     rig.start_gmm()?;
@@ -185,7 +188,7 @@ pub fn a_service_waits_for_its_interface() -> Outcome {
     ensure(mn.wait(LIMIT)?.success(), "it ends well")
 }
 
-/// Lines for the journal begin with their priorities, and have no time of their own.
+/// Lines for the journal begin with their priorities and contain no time, which the journal adds.
 pub fn lines_for_the_journal_have_priorities() -> Outcome {
     let rig = Pair::bare()?;
     let log = rig.path("journal.log");

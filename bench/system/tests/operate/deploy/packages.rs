@@ -100,7 +100,7 @@ fn build(into: &Path) -> Outcome<Vec<PathBuf>> {
     PACKAGES.iter().map(|package| made(package)).collect()
 }
 
-/// What bash offers at the end of a command line.
+/// Completions that bash offers at the end of a command line.
 fn completed(root: &Root, program: &str, words: &str) -> Outcome<Vec<String>> {
     let script = root.0.join("usr/share/bash-completion/completions").join(program);
     let run = "source \"$0\"; read -ra COMP_WORDS <<<\"$1 $2\"; [[ $2 != *\\  ]] || COMP_WORDS+=(''); \
@@ -112,7 +112,7 @@ fn completed(root: &Root, program: &str, words: &str) -> Outcome<Vec<String>> {
     Ok(succeeded(bash.output()?)?.lines().map(str::to_owned).collect())
 }
 
-/// The package in a version after this one, with another configuration.
+/// Makes a newer version of the package, with another configuration; returns its path.
 fn newer(package: &Path, folder: &Path) -> Outcome<PathBuf> {
     let (tree, made) = (folder.join("newer"), folder.join("newer.deb"));
     succeeded(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree).output()?)?;
@@ -130,8 +130,8 @@ fn newer(package: &Path, folder: &Path) -> Outcome<PathBuf> {
 pub fn packages_come_and_go() -> Outcome {
     let dir = tempfile::tempdir()?;
     let made = build(&dir.path().join("made"))?;
-    // lintian checks every string of every object, which takes minutes for a debug build. These packages cover each
-    // kind of content.
+    // lintian checks every string of every object, which takes minutes for a debug build. The three packages
+    // named here cover each kind of content.
     let looked_at = made.iter().filter(|path| {
         ["cxloe-common_", "cxloe-mn_", "cxloe-observe_"]
             .iter()
@@ -200,7 +200,7 @@ pub fn packages_come_and_go() -> Outcome {
     // Changes of the administrator survive an upgrade and a removal.
     let changed = format!("{}pool = \"memfd\"\n", root.text("etc/cxloe/mn-server.toml")?);
     fs::write(root.0.join("etc/cxloe/mn-server.toml"), &changed)?;
-    // Nobody is there to answer questions.
+    // Standard input is empty, so the upgrade may not ask a question.
     let newer = newer(&made[2], dir.path())?;
     root.dpkg(&["--install"], &[newer])?;
     ensure(root.text("usr/share/cxloe/mn-server.toml")?.ends_with("# newer\n"), "it is upgraded")?;
@@ -242,8 +242,8 @@ fn is_shared(path: &str) -> bool {
     path == "var/lib/private"
 }
 
-/// The dissector is where Wireshark looks for it, the alerts are ones that Prometheus takes, and the script for interfaces
-/// runs from its place.
+/// Wireshark finds the dissector, Prometheus accepts the alerts, and the script for interfaces runs from its
+/// folder.
 fn what_surrounds_a_fabric_works(root: &Root) -> Outcome {
     let folders = succeeded(Command::new("tshark").args(["-G", "folders"]).output()?)?;
     let plugins = folders
@@ -277,7 +277,7 @@ fn the_example_of_huge_pages_suffices(root: &Root) -> Outcome {
     let mut doctor = Command::new(root.0.join("usr/bin/mn-server"));
     doctor.args(["doctor", "-i", "lo", "--insecure", "--manager", "http://127.0.0.1:1", "--pool", "huge2m"]);
     doctor.args(["--pool-size", "16G", "--json", "--socket"]).arg(root.0.join("tmp/mn.sock"));
-    // It finds other things wrong.
+    // The exit code is ignored: other checks of the doctor fail here.
     let report: serde_json::Value = serde_json::from_slice(&doctor.output()?.stdout)?;
     let checks = report["checks"].as_array().ok_or("no checks")?;
     let check = checks.iter().find(|check| check["name"] == "huge pages").ok_or("no check of huge pages")?;

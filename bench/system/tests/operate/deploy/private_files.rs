@@ -52,7 +52,7 @@ pub fn what_daemons_write_is_their_owners() -> Outcome {
     let data = rig.dir.path().display();
     let node = format!("--pool file:{} --pool-size 32M --data-dir {data} -i mn0 --name mn0", pool.display());
     let node = format!("{node} --insecure --manager {}", rig.manager_url());
-    // Where its interface is.
+    // The node has to run in the namespace of its interface.
     rig.lab.enter("mn", || refused_until_narrow("mn-server", &node, &pool))??;
     rig.start_mn("file")
 }

@@ -12,7 +12,7 @@ use super::unit::source;
 
 const PACKAGE: &str = "cxloe-observe";
 
-/// A host as apt sees it: a root folder without packages, which knows one repository.
+/// A host for apt: a root folder without packages, configured with one repository.
 struct Host(PathBuf);
 
 impl Host {
@@ -39,12 +39,12 @@ impl Host {
         for (name, path) in [("Dir", ""), ("Dir::State::status", "var/lib/dpkg/status")] {
             apt.arg("-o").arg(format!("{name}={}", self.0.join(path).display()));
         }
-        // Files of tests are not open to the user as whom apt fetches.
+        // apt usually fetches files as the user `_apt`, who may not read those of tests.
         apt.args(["-o", "APT::Sandbox::User=root", "-o", "APT::Update::Error-Mode=any"]).args(arguments);
         Ok(apt.current_dir(self.0.join("downloads")).env("LC_ALL", "C").output()?)
     }
 
-    /// Takes a package from the repository: the lists first, then the file.
+    /// Downloads a package from the repository: the lists first, then the file.
     fn takes(&self) -> Outcome<Output> {
         let updated = self.apt(&["update"])?;
         if !updated.status.success() {
@@ -68,7 +68,7 @@ pub fn is_taken_as_it_was_signed(made: &Path, dir: &Path) -> Outcome {
     let (first, again) = (dir.join("repo"), dir.join("again"));
     let told = repository(made, &first, None)?;
     ensure(told.contains("apt-get update"), told)?;
-    // The next release is signed with the key that hosts have got.
+    // The next release is signed with the key that hosts already trust.
     repository(made, &again, Some(&first.join("key.asc")))?;
     let public = |of: &Path| -> Outcome<String> {
         let text = fs::read_to_string(of.join("cxloe.sources"))?;
@@ -100,6 +100,7 @@ pub fn is_taken_as_it_was_signed(made: &Path, dir: &Path) -> Outcome {
         fs::write(&path, &wrong)?;
         let other = packages.join("Packages");
         let plain = fs::read(&other)?;
+        // Without the plain list, apt reads the compressed one, which was changed.
         if path.ends_with("Packages.gz") {
             fs::remove_file(&other)?;
         }

@@ -15,9 +15,11 @@ use super::is_root;
 use super::unit::Unit;
 use cxloe_system::pair::{CN, LIMIT, MN, Outcome, ensure, eventually, run, saying, succeeded};
 
-/// User id of the daemons, and in the next constants that of a program and their group id; the ids have no names.
+/// User id of the daemons.
 pub const DAEMON: &str = "65534";
+/// User id of a program that uses remote memory.
 pub const PERSON: &str = "65533";
+/// Group id of the daemons and of the program.
 pub const GROUP: &str = "65534";
 /// Time limit on a program whose memory is mostly remote.
 const PROGRAM_MAX: Duration = Duration::from_secs(120);

@@ -21,7 +21,7 @@ pub const UNITS: [(&str, &str, u32); 4] = [
     ("cn-agent", "cn-agent", 30),
 ];
 
-/// Text of a unit, with its settings.
+/// Text of a unit file.
 pub struct Unit(String);
 
 impl Unit {

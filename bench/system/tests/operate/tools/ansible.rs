@@ -141,7 +141,8 @@ impl Hosts {
         command
             .env("ANSIBLE_NOCOLOR", "1")
             .env("ANSIBLE_PIPELINING", "1")
-            // What is known of a host does not change, and is not asked again by each run.
+            // The facts of a host do not change, so they are kept for the next run instead of being gathered
+            // again.
             .env("ANSIBLE_GATHERING", "smart")
             .env("ANSIBLE_CACHE_PLUGIN", "jsonfile")
             .env("ANSIBLE_CACHE_PLUGIN_CONNECTION", self.dir.path().join("facts"))
@@ -178,6 +179,7 @@ impl Hosts {
             }
             let logs = HOSTS.map(|(host, _)| self.log(host)).join("\n");
             ensure(Instant::now() < deadline, format!("{command:?}: {}{logs}", output_text(&output)))?;
+            // Between two attempts: a command over SSH reports no event.
             thread::sleep(Duration::from_millis(100));
         }
     }
@@ -206,7 +208,7 @@ pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
     ensure(mode.trim() == "600", mode)?;
     let mode = printed(&mut hosts.on("node0", &["stat", "-c", "%a %U %G", "/etc/cxloe/key"]))?;
     ensure(mode.trim() == "600 cxloe cxloe", mode)?;
-    // What the units, exec and virtual machines need beside the programs.
+    // The units, `cn-agent exec` and virtual machines need these files and groups beside the programs.
     for (host, test) in [
         ("mem0", "grep -q ^cxloe-nodes: /etc/group && test -e /etc/udev/rules.d/60-cxloe.rules"),
         ("node0", "test -e /usr/lib/cxloe/libcxloe_preload.so && test -e /usr/lib/cxloe/libcxloe_vm.so"),
@@ -235,8 +237,9 @@ pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
     )
 }
 
-/// With another pool a memory node starts empty: while a region has memory on it, the role refuses before it changes
-/// anything, unless the inventory names the host. Nothing else changes then, on the manager's host neither.
+/// With another pool, a memory node starts empty. While a region has memory on the node, the role refuses
+/// another pool before it changes anything, unless the inventory names the host. With that consent, only this
+/// host changes.
 fn another_pool_needs_consent(hosts: &Hosts) -> Outcome {
     let options = |hosts: &Hosts| printed(&mut hosts.on("mem0", &["cat", "/etc/cxloe/mn-server.toml"]));
     let before = options(hosts)?;
@@ -254,7 +257,8 @@ fn another_pool_needs_consent(hosts: &Hosts) -> Outcome {
     ensure(counts.len() == 2 && changes(&counts) == 2, format!("{counts:?}"))?;
     ensure(counts.contains(&("mem0".into(), 2)), format!("{counts:?}"))?;
     ensure(options(hosts)?.contains("pool = \"anon\""), "the node has another pool")?;
-    // What was given up is no file of the node's any more, and root can still get it back.
+    // The old pool's file was renamed: the node does not use it any longer, and root can still recover the
+    // content.
     let aside = "test ! -e /var/lib/cxloe/pool && test -s /var/lib/cxloe/pool.discarded";
     ensure(hosts.on("mem0", &["sh", "-c", aside]).status()?.success(), aside)
 }

@@ -48,6 +48,7 @@ const IP: &str = r#"#!/bin/bash
 echo "$6" >"$(dirname "$0")/../sys/class/net/nic0/mtu"
 "#;
 
+/// Files of settings, with their values before the script runs.
 const VALUES: [(&str, &str); 14] = [
     ("state/ring-rx", "512"),
     ("state/ring-tx", "1024"),
@@ -64,6 +65,7 @@ const VALUES: [(&str, &str); 14] = [
     ("proc/irq/41/smp_affinity_list", "0-3"),
     ("proc/irq/42/smp_affinity_list", "0-3"),
 ];
+/// Further files that the script reads or writes, with their content before it runs.
 const FILES: [(&str, &str); 11] = [
     ("sys/class/net/nic0/napi_defer_hard_irqs", "0"),
     ("sys/class/net/nic0/gro_flush_timeout", "0"),

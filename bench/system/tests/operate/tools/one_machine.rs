@@ -93,7 +93,7 @@ impl Labs {
     }
 }
 
-/// Command lines of the processes that contain `word`, except this process's.
+/// Command lines of the processes that contain `word`.
 fn processes_with(word: &str) -> Outcome<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -193,7 +193,7 @@ pub fn what_cannot_be_is_said() -> Outcome {
     let labs = Labs::new()?;
     answered(&labs.lab(&["status"])?, 3, &["no lab is up", "lab up"])?;
     answered(&labs.lab(&["exec", "cn0", "--", "true"])?, 3, &["no lab is up"])?;
-    // The suggested commands are those that the user has, by the script and without it.
+    // Messages suggest the command that the user has called: the script, or the program itself.
     let mut direct = Command::new(program("cxloe-bench")?);
     let direct = direct.env("CXLOE_LAB_DIR", labs.path()).env_remove("CXLOE_LAB_COMMAND");
     answered(&direct.args(["lab", "status"]).output()?, 3, &["by the name lab: cxloe-bench lab up"])?;

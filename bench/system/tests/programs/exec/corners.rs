@@ -1,5 +1,7 @@
 //! Rare behaviour of programs, shown by small C programs, each of which checks its results and prints `ok`.
 
+#![expect(unsafe_code, reason = "same-page merging is set between fork and exec")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -35,7 +37,8 @@ pub fn three_hundred_children_live_at_a_time() -> Outcome {
     checked("alive", Sizes(64, 4), &["300"]).map(drop)
 }
 
-/// The kernel does not release a robust lock in a page that is away.
+/// The kernel does not release a robust lock (`set_robust_list(2)`) whose page is evicted. The lock has to be
+/// released nevertheless when its holder ends.
 pub fn robust_locks_are_released_wherever_their_page_is() -> Outcome {
     checked("robust", Sizes(64, 1), &[])?.paged(16 * MIB).map(drop)
 }
@@ -48,7 +51,8 @@ pub fn parts_of_mappings_are_changed() -> Outcome {
     checked("mappings", Sizes(96, 2), &[])?.paged(4 * MIB).map(drop)
 }
 
-/// Memory changed by bare system calls, past the preloaded library's functions.
+/// The program changes its mappings by bare system calls, past the functions of the preloaded library; its
+/// memory has to keep the right content.
 pub fn bare_system_calls_are_followed() -> Outcome {
     checked("bare", Sizes(128, 4), &[])?.paged(64 * MIB).map(drop)
 }
@@ -121,13 +125,14 @@ fn copies(quota: u64, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
     Ok(ended)
 }
 
-/// Same-page merging takes write protection away from pages: it is kept from paged memory, also where each process is
-/// started with it (`prctl(PR_SET_MEMORY_MERGE)`, as some distributions set it).
+/// Same-page merging (KSM) would remove write protection from paged memory. It has to stay off there, even if
+/// each process starts with it (`prctl(PR_SET_MEMORY_MERGE)`, as some distributions set it).
 pub fn pages_are_not_merged() -> Outcome {
     let rig = rig()?;
     let program = compiled(&rig, "merging", &[])?;
     // SAFETY: the closure makes one system call on plain values.
     let inherit = |exec: &mut Command| unsafe {
+        // 67 is PR_SET_MEMORY_MERGE.
         exec.pre_exec(|| match libc::prctl(67, 1, 0, 0, 0) {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -147,7 +152,7 @@ pub fn pages_are_not_merged() -> Outcome {
     nothing_is_left(&rig)
 }
 
-/// Whether this kernel merges pages of processes that inherit the wish for it (Linux 6.7).
+/// True if an executed program inherits same-page merging from the process that executes it (Linux 6.7).
 fn is_merging_inherited() -> Outcome<bool> {
     let mut probe = Command::new("grep");
     probe.args(["-q", "^VmFlags:.* mg", "/proc/self/smaps"]);
@@ -161,8 +166,8 @@ fn is_merging_inherited() -> Outcome<bool> {
     Ok(probe.status()?.success())
 }
 
-/// If a region has no room for changed pages, one process is ended; status and messages name the reason, and why the
-/// region does not grow.
+/// If a region has no room for changed pages, the youngest process is ended. Its status and the messages name
+/// the reason, and why the region does not grow.
 pub fn a_full_region_ends_the_youngest() -> Outcome {
     expect_error("the region has had no room for its pages for too long");
     let ended = copies(32, &["--lost-wait", "3s"], &[])?;
@@ -172,7 +177,8 @@ pub fn a_full_region_ends_the_youngest() -> Outcome {
     ensure((told("its remote memory is full"), refused, why) == (1, 1, 1), ended.err)
 }
 
-/// A region grows as far as the quota permits, which is less than half its size; both processes read their own data.
+/// A region grows as far as the quota permits, here by less than half its size; both processes read their own
+/// data.
 pub fn a_full_region_grows_where_the_quota_allows() -> Outcome {
     let ended = copies(46, &["--lost-wait", "20s"], &["both"])?;
     let view = ended.view.ok_or("no figures")?;
@@ -199,15 +205,16 @@ pub fn descriptors_may_all_be_closed() -> Outcome {
     checked("descriptors", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }
 
-/// Inherited pages are sent once, whichever child evicts them first, and cross the link once for several children that
-/// scan them at the same time; pages that are installed writable and never written take no room.
+/// Children share the pages that they inherit. Each page is written back once, whichever child evicts it
+/// first, and fetched once for several children that scan it at the same time. Pages that are mapped writable
+/// and never written take no room in the region.
 pub fn children_have_in_common_what_they_do_not_change() -> Outcome {
     const CHILDREN: u64 = 8;
     const PAGES: u64 = 4096;
     let ended = checked("many", Sizes(96, 4), &[&CHILDREN.to_string()])?;
     let counted = ended.view.ok_or("no figures")?.counters;
-    // Written back are the parent's pages, and a tenth of them for each child; twice, as a page may be evicted before a
-    // child has written all its words.
+    // Required are one write-back of each of the parent's pages, and of a tenth of them for each child. Twice
+    // as many are allowed, as a page may be evicted before a child has written all its words.
     let least = PAGES + CHILDREN * PAGES / 10;
     ensure(counted.written_back <= 2 * least, format!("sent again and again: {counted:#?}"))?;
     ensure(counted.shared >= PAGES / 4 && counted.copied > 0, format!("{counted:#?}"))
@@ -249,8 +256,8 @@ pub fn plug_ins_share_the_heap_however_they_are_opened() -> Outcome {
     nothing_is_left(&rig)
 }
 
-/// Heaps that are reserved first and committed later, as those of Java, become remote, even if they are most of the
-/// region.
+/// Heaps that are reserved first and committed later, such as Java's, become remote when they are committed,
+/// even if they take most of the region.
 pub fn reserved_addresses_become_remote_when_they_are_committed() -> Outcome {
     let ended = checked("reserved", Sizes(64, 2), &["24"])?.paged(24 * MIB)?;
     ensure(!ended.err.contains("local:"), ended.err)

@@ -24,7 +24,7 @@ fn fio(rig: &Pair, more: &[&str], engine: &[&str]) -> Outcome<Running> {
 const RING: [&str; 3] = ["--ioengine=io_uring", "--fixedbufs=1", "--direct=1"];
 const DIRECT: [&str; 2] = ["--ioengine=psync", "--direct=1"];
 
-/// Checks that a message appears once, with a remedy.
+/// Checks that exactly one message reports the refusal of `what`, and that every message names the remedy.
 fn told(err: &str, what: &str) -> Outcome {
     let lines: Vec<&str> = err.lines().filter(|line| line.starts_with("cn-agent:")).collect();
     let about = lines.iter().filter(|line| line.contains(&format!("is refused {what}"))).count();
@@ -37,7 +37,8 @@ pub fn registered_buffers_are_refused() -> Outcome {
     let ended = fio(&rig, &[], &RING)?.wait()?;
     ensure(!ended.status.success(), "fio does without io_uring")?;
     told(&ended.err, "io_uring")?;
-    // The message appears before fio's own error and contains its name: fio is stopped until the message is printed.
+    // The message names fio and precedes fio's own error, because fio is stopped until the message is
+    // printed.
     let (ours, theirs) = (ended.err.find("(fio) is refused io_uring"), ended.err.find("io_queue_init"));
     let whole = format!("{}{}", ended.text(), ended.err);
     ensure(ours.is_some() && theirs.is_none_or(|theirs| ours < Some(theirs)), &whole)?;

@@ -17,15 +17,16 @@ use super::redis::{Redis, local, remote};
 use super::run::{Sizes, rig};
 use cxloe_system::pair::{Outcome, ensure, succeeded};
 
-/// Number of keys; with the bytes of each value, which follow, the data is more than 80 MB.
+/// Number of keys. With [`VALUE`] bytes each, the data is more than 80 MB.
 const KEYS: usize = 100_000;
 const VALUE: usize = 800;
 /// Exponent of the Zipfian distribution, as in YCSB.
 const EXPONENT: f64 = 0.99;
-/// Number of requests in a turn, and in the next constant the largest number in flight.
+/// Number of requests that a server gets in one turn.
 const REQUESTS: usize = 200_000;
+/// Maximum number of requests in flight.
 const DEPTH: usize = 32;
-/// One of this number of requests is a write.
+/// One in this number of requests is a write.
 const WRITES: usize = 10;
 const TURNS: usize = 7;
 

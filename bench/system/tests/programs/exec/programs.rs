@@ -26,7 +26,7 @@ fn lines(count: u64, width: usize) -> Vec<u8> {
     text
 }
 
-/// Python program that sorts a list of 64 ordered runs, which its algorithm merges.
+/// Python program that sorts a list of 64 ascending runs, which Python's merge sort scans several times.
 const SORTING: &str = "
 import hashlib
 runs, length = 64, 2500
@@ -102,7 +102,8 @@ pub fn zstd_compresses_with_two_threads() -> Outcome {
     ensure(ended.out == content, "what was compressed comes out otherwise with remote memory")
 }
 
-/// memtester locks its memory if permitted, and tests less if memory seems short.
+/// memtester locks its memory if permitted, and tests less if memory seems short. Remote memory cannot be
+/// locked, but all 8 MiB have to be tested.
 pub fn memtester_tests_as_much_as_it_was_asked_to() -> Outcome {
     let rig = rig()?;
     // Only memtester's first tests run, because each test accesses all memory some thousand times.

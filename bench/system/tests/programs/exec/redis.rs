@@ -11,7 +11,7 @@ use cxloe_lab::Process;
 use super::run::{Running, Sizes, nothing_is_left, rig, start, text};
 use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually};
 
-/// Number of keys; the next constant is the number of bytes of each value.
+/// Number of keys; each has a value of [`VALUE`] bytes.
 const KEYS: usize = 16_000;
 const VALUE: usize = 1000;
 /// Number of requests in flight.
@@ -158,6 +158,8 @@ pub fn a_snapshot_is_what_was_there_at_the_fork() -> Outcome {
     ensure(redis.info("rdb_last_bgsave_status")? == "ok", "the snapshot was written well")?;
     redis.check_all(2)?;
 
+    // A second server loads the snapshot, which must contain the values from the time of the fork, not the
+    // later ones.
     let (mut second, mut loaded) = local(&rig, &folder)?;
     loaded.check_all(1)?;
     second.terminate(LIMIT)?;

@@ -51,7 +51,7 @@ pub fn start(rig: &Pair, sizes: Sizes, more: &[&str], command: &[&str]) -> Outco
     start_prepared(rig, sizes, more, command, |_| ())
 }
 
-/// As [`start`], after `prepare` has been given the command of `cn-agent exec`.
+/// Like [`start`]; `prepare` may change the command of `cn-agent exec` before it is run.
 pub fn start_prepared(
     rig: &Pair,
     sizes: Sizes,
@@ -66,6 +66,7 @@ pub fn start_prepared(
         .arg("--")
         .args(command);
     exec.env("CXLOE_AGENT", rig.socket()).current_dir(rig.dir.path());
+    // The number of files in the folder makes the names of the next two unique.
     let number = std::fs::read_dir(rig.dir.path())?.count();
     let (out, err) = (rig.path(&format!("{number}.out")), rig.path(&format!("{number}.err")));
     exec.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);

@@ -61,7 +61,8 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
     failed_with(&rig.cli(&["set-local", "1", "1M"])?, 4, &["cn-agent paging"])?;
     nothing_is_left(&rig)?;
 
-    // Valgrind has itself preloaded into a program; the dynamic linker goes on without what is not there.
+    // A preloaded file with a name of valgrind's stands for valgrind. The dynamic linker ignores that the
+    // file is missing.
     let running = start_prepared(&rig, Sizes(8, 1), &[], &["/bin/true"], |exec| {
         exec.env("LD_PRELOAD", "/none/vgpreload_core.so");
     })?;
@@ -98,7 +99,8 @@ pub fn programs_with_local_memory_are_named() -> Outcome {
     }
     ensure(!ended.err.contains("true"), ended.err)?;
 
-    // A program that its parent forbids the system calls of this library is not ended by them.
+    // The parent forbids the preloaded library's system calls by a filter, which must not end the program: it
+    // runs with local memory.
     let sandbox = compiled(&rig, "sandbox", &[])?;
     let command = [text(&sandbox), "/bin/echo", "sandboxed"];
     let ended = start(&rig, Sizes(8, 1), &[], &command)?.wait()?.well()?;
@@ -108,7 +110,7 @@ pub fn programs_with_local_memory_are_named() -> Outcome {
         format!("{} {}", ended.text(), ended.err),
     )?;
 
-    // Each execution fails, and so does the whole.
+    // With `--require-remote`, each execution with local memory fails, and so does the whole command.
     let script = format!("{fixed} || echo refused; env -i /bin/echo apart || echo refused too");
     let ended = start(&rig, Sizes(8, 1), &["--require-remote"], &["/bin/sh", "-c", &script])?.wait()?;
     ensure(ended.text() == "refused\nrefused too\n", format!("{} {}", ended.text(), ended.err))?;
@@ -117,14 +119,14 @@ pub fn programs_with_local_memory_are_named() -> Outcome {
     let remote = start(&rig, Sizes(8, 1), &["--require-remote"], &["/bin/sh", "-c", "/bin/echo there"])?;
     ensure(remote.wait()?.well()?.text() == "there\n", "what has remote memory is executed")?;
 
-    // A process that outlives the supervisor executes programs all the same.
+    // A process that is left after its supervisor was killed can still execute programs.
     let script = format!(
         "(trap '' TERM HUP; echo ready; while ! test -e go; do sleep 0.05; done; {fixed} >done) & wait"
     );
     let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", &script])?;
     running.output_text("ready")?;
     nix::sys::signal::kill(Pid::from_raw(running.process.id().cast_signed()), Signal::SIGKILL)?;
-    // The guard of the process ends what is left of its group: it is dropped at the end.
+    // `running` is kept until the end of the test: when it is dropped, it ends the rest of the process group.
     let mut running = running;
     running.process.wait(RUN_MAX)?;
     std::fs::write(rig.path("go"), "")?;
@@ -150,8 +152,8 @@ pub fn exit_codes_and_signals_pass_through() -> Outcome {
     ensure(ended.text() == "ready\nasked to end\n", ended.text())?;
     nothing_is_left(&rig)?;
 
-    // When the supervising process is killed, the program receives SIGTERM, even if the supervisor was just answering
-    // one of its calls.
+    // When the supervisor is killed, the program receives SIGTERM, even if the supervisor was answering one
+    // of the program's calls at that moment.
     let executes = script.replace("sleep 0.05", "/bin/true");
     let scripts = [script].into_iter().chain([executes.as_str(); 24]);
     for (round, script) in scripts.enumerate() {

@@ -9,8 +9,8 @@ use cxloe_system::pair::{Outcome, ensure};
 const TOUCHED: u64 = 32;
 /// Largest number of pages that are filled with zeros together with an accessed page.
 const FILLED_ALONG: u64 = 64;
-/// Number of the process's pages that do not belong to the program's data: pages of the allocator and the dynamic
-/// linker.
+/// Maximum number of pages fetched again that belong to the allocator and the dynamic linker, not to the
+/// program's data.
 const OTHERS: u64 = 64;
 
 /// With room for all pages, no line is fetched and no frame sent; with room for a quarter of them, pages are evicted,

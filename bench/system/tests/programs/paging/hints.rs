@@ -1,6 +1,8 @@
 //! Hints of a program about its pages: the pages are evicted and fetched accordingly, and keep their content. No other
 //! program uses the region, so the agent's counters are those of this program.
 
+#![expect(unsafe_code, reason = "mapped memory is accessed through raw pointers")]
+
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use cxloe_cn_core::pager::PAGE_BYTES;
 
 /// Time limit on the wait for an expected effect.
 const MOST: Duration = Duration::from_secs(60);
-/// Time after which advice that may have been dropped is repeated.
+/// Time after which a hint is repeated, because the agent may have dropped it.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 const LINE_WORDS: usize = 8;
 const PAGE_WORDS: usize = PAGE_BYTES / 8;
@@ -60,7 +62,7 @@ impl Pages<'_> {
         self.mapping.hint(bytes, hint).map_err(|error| error.to_string())
     }
 
-    /// Gives the hint and waits until `here` pages are resident.
+    /// Gives the hint and waits until exactly `here` pages of the region are resident.
     fn until(&self, pages: Range<usize>, hint: Hint, here: usize) -> Result<PagingView, String> {
         let begun = Instant::now();
         let mut given: Option<Instant> = None;
@@ -95,7 +97,8 @@ pub fn run(mapping: &Mapping) -> Result<(), String> {
     if out.evicted < before.evicted + 512 || out.written_back < before.written_back + 512 {
         return Err(format!("{out:?} after {before:?}"));
     }
-    // Pages hinted as needed are fetched ahead; the pages evicted last are still in their buffers.
+    // Pages hinted as needed are fetched ahead, except up to 64 that were evicted last and are still in
+    // buffers.
     let ahead = pages.until(0..512, Hint::WillRead, 512)?.counters;
     pages.check(0..512, |page, word| content(page, word, 1))?;
     let after = pages.view()?.counters;

@@ -1,5 +1,7 @@
 //! Mapped regions in normal operation, and while parts of the system end, hang or misbehave.
 
+#![expect(unsafe_code, reason = "a slice of mapped memory must have no other user")]
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -402,6 +404,7 @@ pub fn an_idle_agent_sleeps_and_wakes() -> Outcome {
         ensure(unsafe { mapping.as_slice()[page * 4096 * 7] } == 0, "zeros")?;
     }
     let before = ticks()?;
+    // The time over which CPU time is counted.
     std::thread::sleep(Duration::from_secs(2));
     let spent = ticks()? - before;
     ensure(spent <= 20, format!("{spent} ticks of CPU in two idle seconds"))?;

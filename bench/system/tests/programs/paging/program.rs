@@ -88,7 +88,7 @@ impl Program {
             .map_err(|error| format!("{}: {}", error.message().unwrap_or_default(), self.log()).into())
     }
 
-    /// Progress that the program has reported last.
+    /// Returns the progress that the program has reported last; 0 before its first report.
     pub fn at(&self) -> u64 {
         self.number("at ").unwrap_or_default()
     }

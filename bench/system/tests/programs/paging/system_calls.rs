@@ -1,5 +1,7 @@
 //! System calls on mapped pages: the kernel accesses absent and present pages on behalf of a program.
 
+#![expect(unsafe_code, reason = "system calls are given addresses in mapped memory")]
+
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -87,6 +89,7 @@ fn futex(mapping: &Mapping) -> Result<(), String> {
                 }
                 true
             });
+            // Time for the other thread to fall asleep in the kernel.
             thread::sleep(Duration::from_millis(1));
             word.store(1, Ordering::SeqCst);
             // SAFETY: the kernel uses the address of a live word.
@@ -119,6 +122,7 @@ pub fn parts(mapping: &Mapping) -> Result<(), String> {
         // SAFETY: the range is in the mapping.
         let (known, done) =
             unsafe { (libc::madvise(base.cast(), 0, advice), libc::madvise(base.cast(), bytes / 2, advice)) };
+        // A kernel without this advice refuses it even for an empty range; that is no failure.
         if known == 0 && done != 0 {
             return Err(failed("madvise"));
         }

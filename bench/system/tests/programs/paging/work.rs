@@ -4,6 +4,8 @@
 //! The program prints `ready` when the region is mapped, `at N` as it progresses, and `done N` at the end; it ends when
 //! its standard input is closed. If a line differs from its last write, the program ends with status 1 and a message.
 
+#![expect(unsafe_code, reason = "threads share mapped memory through raw pointers")]
+
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -186,7 +188,7 @@ fn lines(job: &Job, mapping: &Mapping) -> Result<(), String> {
                     })
                 };
                 while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
-                    // A run accesses consecutive lines, lines at a distance, or random lines.
+                    // A run accesses consecutive lines, or lines at a random constant distance.
                     let (mut at, step) = match random.random_range(0..4) {
                         0 => (random.random_range(0..mine.len()), 1),
                         _ => (random.random_range(0..mine.len()), random.random_range(1..mine.len())),
@@ -216,7 +218,8 @@ fn lines(job: &Job, mapping: &Mapping) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes every line of this process's part, or checks lines that another process with the same seed has written.
+/// Writes every line of this process's part if the job has one thread and the region is empty. Otherwise
+/// checks that the lines have the content that a process with the same seed has written.
 fn verify(job: &Job, mapping: &Mapping) -> Result<(), String> {
     let words = Words(mapping.as_ptr().cast());
     let wanted = |line| content(line, job.seed, 1);
@@ -265,6 +268,7 @@ fn counter(job: &Job, mapping: &Mapping) -> Result<(), String> {
     let pages = mapping.len() / PAGE_BYTES;
     let add = |index: usize| {
         let mut random = SmallRng::seed_from_u64(job.seed ^ (index as u64) << 32 ^ (job.part.0 as u64) << 48);
+        // In this job, the seed is also the number of additions.
         for _ in 0..job.seed {
             let page = random.random_range(0..pages);
             let word = (mapping.as_ptr() as usize + page * PAGE_BYTES + 8) as *const AtomicU64;
