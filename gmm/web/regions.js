@@ -95,9 +95,10 @@ function row({ name, owner }, actions) {
   const age = cell("Age");
   age.className = "number";
   const reason = h("span", { class: "reason" });
+  const labels = h("span", { class: "labels" });
   const line = h("tr", { role: "row" },
     h("th", { role: "rowheader", scope: "row" },
-      h("button", { class: "link title", onclick: () => actions.open("region", name) }, name), reason),
+      h("button", { class: "link title", onclick: () => actions.open("region", name) }, name), labels, reason),
     state,
     cell("Owner", h("i", { class: `key owner c${colourOf(owner)}` }), whose),
     size, interleave, on, age);
@@ -106,6 +107,7 @@ function row({ name, owner }, actions) {
     standing.className = `badge ${STATES[region.state] ?? "plain"}`;
     text(standing, `${region.state}${percent}`);
     text(reason, region.failure ?? "");
+    text(labels, Object.entries(region.labels ?? {}).map(([key, value]) => `${key}=${value}`).join(", "));
     text(whose, region.owner_name ?? region.owner);
     text(size, region.growing ? `${bytes(region.size)} + ${bytes(region.growing)}` : bytes(region.size));
     const decoders = region.decoders > 1 ? `, ${region.decoders} decoders` : "";

@@ -76,6 +76,8 @@ class Region:
     sealed: bool
     #: Name of the region that this one is a clone or a snapshot of.
     origin: str | None
+    #: Labels that people have given to the region.
+    labels: Mapping[str, str]
     #: The whole answer, with what this class does not name.
     record: Mapping[str, Any] = field(repr=False, compare=False)
 
@@ -141,6 +143,7 @@ def _region(record: Mapping[str, Any]) -> Region:
         legs=legs,
         sealed=record.get("sealed", False),
         origin=record["origin"]["region"] if record.get("origin") else None,
+        labels=record.get("labels", {}),
         record=record,
     )
 
@@ -213,10 +216,15 @@ class Manager:
     def __repr__(self) -> str:
         return f"<cxloe.manager.Manager at {self.url}>"
 
-    def regions(self) -> list[Region]:
-        """Every region, in any state, ordered by name."""
+    def regions(self, labels: str = "") -> list[Region]:
+        """Every region, in any state, ordered by name.
+
+        ``labels``: only regions whose labels meet these conditions: ``key=value``, ``key!=value``, ``key`` or ``!key``,
+        separated by commas.
+        """
         asked = "list regions"
-        return [self._read(asked, _region, one) for one in self._ask("GET", "/v1/regions", asked)]
+        path = "/v1/regions" + (f"?labels={quote(labels)}" if labels else "")
+        return [self._read(asked, _region, one) for one in self._ask("GET", path, asked)]
 
     def region(self, name: str, owner_wait: float = 0.0) -> Region:
         """The region ``name``; with ``owner_wait`` the manager waits up to so many seconds until the owner's agent has
@@ -235,6 +243,7 @@ class Manager:
         on: Iterable[str] = (),
         protect: str = "none",
         uid: int | None = None,
+        labels: Mapping[str, str] | None = None,
         wait: float = WAIT_DEFAULT,
     ) -> Region:
         """Create a region, and wait up to ``wait`` seconds for its memory nodes. A region that is ``creating`` when that
@@ -246,6 +255,7 @@ class Manager:
         ``on``: the memory nodes to place the region on; none: those with the most free memory.
         ``protect``: ``none`` or ``mirror``.
         ``uid``: the user on the compute node that may use the region; None: every user of that node's agent.
+        ``labels``: keys and values by which ``regions`` finds it.
         """
         body: dict[str, Any] = {
             "size": size,
@@ -254,12 +264,18 @@ class Manager:
             "granularity": granularity,
             "on": list(on),
             "protect": protect,
+            "labels": dict(labels or {}),
             "wait_ms": _ms(wait),
         }
         body.update({key: value for key, value in (("name", name), ("uid", uid)) if value is not None})
         called = f"{name} " if name is not None else ""
         asked = f"create region {called}of {_size(size)} for {owner}"
         return self._one_region("POST", "/v1/regions", asked, body, wait)
+
+    def label(self, name: str, set: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()) -> Region:
+        """Add labels to a region or change their values, and remove those of the keys in ``remove``."""
+        body = {"set": dict(set or {}), "remove": list(remove)}
+        return self._one_region("POST", f"/v1/regions/{_name(name)}/labels", f"label region {name}", body, 0.0)
 
     def grow(
         self, name: str, size: int | str, *, on: Iterable[str] = (), wait: float = WAIT_DEFAULT

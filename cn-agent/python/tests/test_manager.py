@@ -34,6 +34,20 @@ def test_regions_are_made_grown_and_destroyed(manager, owner):
     assert eventually("it is destroyed", lambda: "of-python" not in [region.name for region in manager.regions()])
 
 
+def test_regions_are_found_by_their_labels(manager, owner):
+    made = manager.create("labelled", "2M", owner, labels={"use": "training", "team": "a"})
+    assert made.labels == {"use": "training", "team": "a"}
+    changed = manager.label("labelled", {"team": "b/c", "empty": ""}, remove=["use"])
+    assert changed.labels == {"team": "b/c", "empty": ""}
+    assert [one.name for one in manager.regions("team=b/c,!use")] == ["labelled"]
+    assert manager.regions("team!=b/c,empty") == []
+    for wrong in ({"a b": ""}, {"a": "b c"}):
+        with pytest.raises(cxloe.ManagerError) as failed:
+            manager.label("labelled", wrong)
+        assert failed.value.kind == "bad_request"
+    manager.destroy("labelled", force=True, wait=30)
+
+
 def test_snapshots_and_clones(manager, owner):
     manager.create("source", "2M", owner, uid=0)
     kept = manager.snapshot("source", "kept", wait=30)

@@ -93,9 +93,9 @@ pub use overview::{
     RegionOrder, RegionSummary, RegionTotal, RegionsPage, RegionsQuery, Share, Traffic,
 };
 pub use regions::{
-    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, LegsFilled,
-    LegsStale, MoveRegion, Owner, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion,
-    SetQuota, ShareRegion, ShowRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
+    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, LabelRegion,
+    LegsFilled, LegsStale, ListRegions, MoveRegion, Owner, ProtectRegion, RegionStatus, RelocateRegion,
+    ResetRegion, SealRegion, SetQuota, ShareRegion, ShowRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
 pub use sessions::Session;
 
@@ -322,8 +322,8 @@ pub struct ComputeNodeSync {
     /// Regions that the node has released on request: modified data is written back, and nothing is attached.
     #[serde(default)]
     pub released: Vec<ReleasedRegion>,
-    /// Number of the latest event for which this holds: every request that the node made before it received
-    /// the event has ended, so none is left for a region that had ended by then. 0 while unknown.
+    /// Number of the latest event such that every request made before the node received the event has ended.
+    /// No request is then left for a region that had ended before that event. 0 while unknown.
     #[serde(default)]
     pub quiet: u64,
     /// True if the agent ends in order, and every write that it made is complete on all copies. It writes nothing after

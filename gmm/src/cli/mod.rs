@@ -10,6 +10,7 @@ mod doctor;
 mod fabric_file;
 mod fm;
 mod initialisation_mode;
+mod label_region;
 mod lifecycle;
 mod lineage;
 mod list;
@@ -128,6 +129,8 @@ enum Command {
     Drain(protection::DrainArgs),
     /// Give a region to another compute node with its content
     MoveRegion(move_region::MoveRegionArgs),
+    /// Change the labels of a region, by which it can be found
+    LabelRegion(label_region::LabelRegionArgs),
     /// Make a region read-only for good
     SealRegion(seal_region::SealRegionArgs),
     /// Let a further compute node read a sealed region
@@ -207,6 +210,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::Protect(protect) => protection::protect(&client, protect).await,
             Command::Drain(drain) => protection::drain(&client, drain).await,
             Command::MoveRegion(order) => move_region::run(&client, order).await,
+            Command::LabelRegion(order) => label_region::run(&client, order).await,
             Command::SealRegion(order) => seal_region::seal(&client, order).await,
             Command::ShareRegion(order) => seal_region::share(&client, order).await,
             Command::CloneRegion(order) => clone_region::clone(&client, order).await,

@@ -38,6 +38,7 @@ const NAMED: &[NamedArg<Of>] = &[
     ("reset-region", "names", Of::Regions),
     ("move-region", "region", Of::Regions),
     ("move-region", "to", Of::ComputeNodes),
+    ("label-region", "region", Of::Regions),
     ("seal-region", "region", Of::Regions),
     ("share-region", "region", Of::Regions),
     ("share-region", "with", Of::ComputeNodes),

@@ -11,7 +11,9 @@ use cxloe_fabric::api::{
     CreateRegion, ErrorCode, GRANULARITY_DEFAULT, GrowRegion, Owner, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_fabric::model::{ByteSize, Health, Name, Protection, Region, RegionState, Unmapped, human_bytes};
+use cxloe_fabric::model::{
+    ByteSize, Health, Label, LabelError, Name, Protection, Region, RegionState, Unmapped, human_bytes,
+};
 
 use super::list;
 use super::progress::Progress;
@@ -27,6 +29,7 @@ Examples:
   gmm create-region -s 512M --owner 02:00:00:00:00:01 -u
   gmm create-region -w 4 -g 1024 -s 64G --owner cn1 --on mn0,mn1,mn2,mn3 heap
   gmm create-region -s 1G --owner cn0 --unmapped poison heap
+  gmm create-region -s 64G --owner cn1 --label use=serving,team=vision model
 
 On a terminal the command returns when the owner's agent has received the region, so that it can be used at
 once; with --no-wait when the memory nodes have mapped it. In scripts, --wait waits for the agent.")]
@@ -57,12 +60,15 @@ pub struct CreateArgs {
     /// User id on the owner that may use the region [default: all users of that node's agent]
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
+    /// Labels of the region, separated by commas: `gmm list --label` finds it by them
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
+    label: Vec<Label>,
     /// Time to wait for the memory nodes, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
     #[command(flatten)]
     owner_has_it: OwnerWait,
-    /// Print sizes and addresses for people
+    /// Print human-readable sizes and addresses
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -99,7 +105,7 @@ pub struct GrowArgs {
     wait_ms: u64,
     #[command(flatten)]
     owner_has_it: OwnerWait,
-    /// Print sizes and addresses for people
+    /// Print human-readable sizes and addresses
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -172,13 +178,16 @@ pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
         protect,
         unmapped,
         uid,
+        label,
         wait_ms,
         owner_has_it,
         human,
     } = args;
+    let labels = label.try_into().map_err(|error: LabelError| Failure::usage(error.to_string()))?;
     // One deadline covers both waits: for the memory nodes and for the owner's agent.
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
-    let create = CreateRegion { name, size, owner, ways, granularity, on, protect, unmapped, uid, wait_ms };
+    let create =
+        CreateRegion { name, size, owner, ways, granularity, on, protect, unmapped, uid, labels, wait_ms };
     let progress = Progress::waiting(format!("waiting for memory nodes to map {size}"));
     let region = refused::watch(client, &progress, create_surely(client, &create)).await?;
     drop(progress);
@@ -232,8 +241,8 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
     let region = match refused::watch(client, &progress, client.grow_region(&name, &grow)).await {
         Err(lost) if lost.may_be_done() => {
             to_stderr!("Warning: the answer was lost; looking whether {name} grows");
-            // A growing region has its old size until it is mapped, so this failure can mean that it still
-            // grows.
+            // A growing region has its old size until the addition is mapped, so this failure can mean that
+            // the region is still growing.
             let region = client.region(&name).await?;
             if region.size < size {
                 return Err(lost.into());
@@ -253,7 +262,7 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
     show(&region, human)
 }
 
-/// Prints a region after a change, as JSON or, if `human`, for people.
+/// Prints a region after a change, as JSON or, if `human`, in human-readable form.
 ///
 /// # Errors
 /// If standard output is closed.

@@ -39,6 +39,7 @@ const DATA: &[&str] = &[
     "gmm enable-region extra",
     "gmm clone-region extra copied",
     "gmm snapshot copied kept",
+    "gmm label-region extra use=test",
     "gmm seal-region extra --no-wait",
     "gmm share-region extra --with agent --stop",
     "gmm destroy-region --force extra copied kept",

@@ -55,6 +55,7 @@ pub(crate) fn spread(name: &str, size: u64, ways: u32) -> Region {
         protect: Protection::None,
         sealed: false,
         readers: Vec::new(),
+        labels: Default::default(),
         origin: None,
         epoch: 0,
         created_ms: CREATED,
@@ -109,7 +110,7 @@ fn regions_get_windows_one_after_the_other_and_keep_them() {
     assert_eq!(hpas(&table.follow(&both, false)), [HPA_FIRST, HPA_FIRST + WINDOW_MIN]);
     assert_eq!(table.follow(&both, false), []);
     assert_eq!(table.list().iter().map(|r| r.window).collect::<Vec<_>>(), [16 << 30, 32 << 30]);
-    // A region that is removed and returns gets another address; the other one keeps its address.
+    // A region that is removed and returns gets another address; the other region keeps its address.
     let gone = table.follow(std::slice::from_ref(&b), false);
     assert!(matches!(&gone[..], [AttachmentChange::Drop(a)] if a.hpa == HPA_FIRST));
     assert_eq!(hpas(&table.follow(&both, false)), [HPA_FIRST + WINDOW_MIN + (32 << 30)]);

@@ -133,6 +133,7 @@ const KINDS: [ResultKind; 11] = [
             ("mappings", "memory nodes"),
             ("growing", "growing by"),
             ("zeroed_percent", "zeroed %"),
+            ("labels", "labels"),
         ],
     ),
     kind(
@@ -239,7 +240,8 @@ impl<'a> TableColumns<'a> {
     /// Table of a single result: a row for each field.
     fn fields(&self, item: &Map<String, Value>) -> Option<Table> {
         let nested = |value: &Value| match value {
-            Value::Object(_) => true,
+            // An object of texts, as the labels of a region are, has room in a cell.
+            Value::Object(fields) => !fields.values().all(Value::is_string),
             Value::Array(items) => items.iter().any(|item| item.is_array() || name_of(item).is_none()),
             _ => false,
         };
@@ -289,7 +291,11 @@ fn cell(value: Option<&Value>) -> Option<String> {
             names.dedup();
             (!names.is_empty()).then(|| names.join(", "))
         }
-        Value::Object(_) => None,
+        Value::Object(fields) => {
+            let texts: Option<Vec<String>> =
+                fields.iter().map(|(key, value)| Some(format!("{key}={}", value.as_str()?))).collect();
+            texts.filter(|texts| !texts.is_empty()).map(|texts| texts.join(", "))
+        }
         other => Some(other.to_string()),
     }
 }

@@ -13,8 +13,8 @@
 
 use cxloe_fabric::api::{CloneRegion, Owner};
 use cxloe_fabric::model::{
-    CloneCmem, CnId, Leg, LegState, Name, NodeAction, Origin, Protection, Region, RegionState, Release,
-    UnbindOption,
+    CloneCmem, CnId, Labels, Leg, LegState, Name, NodeAction, Origin, Protection, Region, RegionState,
+    Release, UnbindOption,
 };
 
 use super::hand_over::wrong_state;
@@ -23,8 +23,8 @@ use super::placement::InterleaveSet;
 use super::{Manager, ManagerError};
 
 impl Manager {
-    /// Creates a clone of a region. A source that its owner may be writing is released first, and given back
-    /// afterwards.
+    /// Creates a clone of a region. If the owner of the source may be writing to it, the owner releases the
+    /// source first, and gets it back afterwards.
     pub(super) fn clone_region(&mut self, name: &Name, order: &CloneRegion) -> Result<(), ManagerError> {
         let mut source = self.region(name)?.clone();
         let owner = order.owner.clone().unwrap_or(Owner::CnId(source.owner));
@@ -45,6 +45,7 @@ impl Manager {
             protect: Protection::default(),
             sealed: order.sealed,
             readers: Vec::new(),
+            labels: Labels::default(),
             origin: Some(Origin { region: name.clone(), waits: true }),
             epoch: 0,
             created_ms: self.now_ms,
@@ -72,8 +73,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Checks that a region can be cloned. Returns whether its owner may have changes that it has not written
-    /// back.
+    /// Checks that a region can be cloned. Returns true if the region's owner may have changes that are not
+    /// written back yet.
     fn check_clone(&self, region: &Region, force: bool) -> Result<bool, ManagerError> {
         let refuse = |reason: &str| Err(wrong_state(region, reason.to_owned()));
         let ends = region.release.is_some_and(|release| release.destroy);
@@ -117,8 +118,8 @@ impl Manager {
         Ok(unwritten)
     }
 
-    /// Returns interleave sets on the memory nodes of a region, after a check that each has room for a clone
-    /// of its part.
+    /// Returns the interleave sets of a clone, on the same memory nodes as `source`, after a check that each
+    /// of these nodes has room for its part.
     fn sets_like(
         &self,
         source: &Region,
@@ -189,8 +190,8 @@ impl Manager {
         orders.into_iter().for_each(|(node, clone)| self.issue(&node, NodeAction::Clone(clone)));
     }
 
-    /// Gives a region that was released for cloning back to its owner, once no clone of it is being made any
-    /// more.
+    /// Gives a region that was released for cloning back to its owner, once no clone of the region is still
+    /// being made.
     pub(super) fn give_back_cloned(&mut self, source: &Name) {
         let released = self.state.regions.get(source).and_then(|region| region.release);
         if !released.is_some_and(|release| release.copy) {
@@ -211,7 +212,7 @@ impl Manager {
         self.state.regions.values().any(is_open)
     }
 
-    /// Refuses an order after which a region could be written before its clones have its content.
+    /// Refuses an order that would let a region be written before its clones have received its content.
     pub(super) fn check_uncloned(&self, region: &Region) -> Result<(), ManagerError> {
         let released = region.release.is_some();
         match released && self.is_being_cloned(&region.name) {

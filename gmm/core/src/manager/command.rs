@@ -1,8 +1,8 @@
 //! Commands to the manager, from nodes, users and the clock.
 
 use cxloe_fabric::api::{
-    AdoptFabric, Bind, CloneRegion, ComputeNodeSync, CreateRegion, GrowRegion, LegsFilled, LegsStale,
-    MemoryNodeSync, MoveRegion, NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode,
+    AdoptFabric, Bind, CloneRegion, ComputeNodeSync, CreateRegion, GrowRegion, LabelRegion, LegsFilled,
+    LegsStale, MemoryNodeSync, MoveRegion, NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode,
     RegisterMemoryNode, RelocateRegion, ReportOrphans, SealRegion, ShareRegion, Unbind,
 };
 use cxloe_fabric::model::{ByteSize, ClearedLog, CnId, Digest, Name, PublicKey, Qos};
@@ -42,13 +42,15 @@ pub enum Command {
         /// True to destroy the region even if its owner may be using it.
         force: bool,
         /// Destroy the region only if it was created at this time, in milliseconds since the Unix epoch: a
-        /// later region may have the name.
+        /// later region may have the same name.
         created_ms: Option<u64>,
     },
     /// Order to map a lost region again, with zeros as content.
     ResetRegion(Name),
     /// Order to change the number of copies of a region.
     ProtectRegion(Name, ProtectRegion),
+    /// Order to change the labels of a region.
+    LabelRegion(Name, LabelRegion),
     /// Request of an owner's agent to declare stale the legs of a region on one memory node.
     LegsStale(Name, LegsStale),
     /// Report of an owner's agent that a stale leg of a region is filled.
@@ -126,8 +128,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Returns true if a static fabric refuses the command: there, only the fabric file makes regions and
-    /// bindings.
+    /// Returns true if a static fabric refuses the command. In such a fabric, only the fabric file creates
+    /// regions and bindings.
     pub(super) fn is_for_dynamic_fabrics(&self) -> bool {
         matches!(
             self,

@@ -10,17 +10,19 @@
 //! * content that a memory node lost is reported as lost, never served as zeros, until a user accepts the
 //!   loss
 //!
-//! Files: [`access`] tokens and joined nodes, `tokens` their records; `command` the commands; `cmem`
-//! addresses of compute nodes and their reuse; [`state`] the stored state and its changes; `superseded`
-//! superseded processes; `frozen` and `undo` undoing changes; the rules in `memory_nodes`, `results` (of
-//! commands to memory nodes), `compute_nodes`, `regions`, `placement` (choice of memory nodes), `mirror`
-//! (copies in sync), `mirror_placement` (memory nodes for two copies), `repair` (missing copies), `moving`
-//! (legs that leave a memory node), `release` (having an owner release a region), `hand_over` (another
-//! owner), `share` (sealed regions and their readers), `clones`, `devices` (logical devices and their
-//! bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
-//! extents, [`liveness`] times of the latest messages, `lineage` leaders of this fabric and nodes that do not
-//! follow, `orphans` memory that belongs to no region, `restore` replacement of the state by a backup,
-//! `index` data derived from the state.
+//! Files: [`access`] (tokens and joined nodes), `tokens` (their records), `command` (the commands), `cmem`
+//! (addresses of compute nodes, and their reuse), [`state`] (the stored state and its changes), `superseded`
+//! (processes that another one of the same name has replaced), `frozen` and `undo` (undoing of changes),
+//! [`pool`] (free extents), [`liveness`] (times of the latest messages), `lineage` (leaders of this fabric,
+//! and nodes that do not follow), `orphans` (memory that belongs to no region), `restore` (replacement of
+//! the state by a backup), `index` (data derived from the state).
+//!
+//! Rules: `memory_nodes`, `results` (of commands to memory nodes), `compute_nodes`, `regions`, `placement`
+//! (choice of memory nodes), `mirror` (copies in sync), `mirror_placement` (memory nodes for two copies),
+//! `repair` (missing copies), `moving` (legs that leave a memory node), `release` (of a region by its owner),
+//! `hand_over` (to another owner), `share` (sealed regions and their readers), `clones`, `devices` (logical
+//! devices and their bindings), `operations` (the FM API's background operations), `declared` (the fabric
+//! file).
 
 pub mod access;
 mod clones;
@@ -163,7 +165,7 @@ pub struct Manager {
 impl Manager {
     /// Starts a manager from a stored state, or from an empty one for a new fabric, under the next term. The
     /// caller stores the outcome like that of any command. `now_ms` is the time in milliseconds since the
-    /// Unix epoch, which no later call may go below.
+    /// Unix epoch; later calls must not pass an earlier time.
     ///
     /// # Errors
     /// [`Contradiction`] if no sequence of commands can have made the state.
@@ -233,8 +235,8 @@ impl Manager {
         self.undo = UndoLog::new(self.state.meta);
         let result = self.carry_out(command);
         if let Err(error) = result {
-            // A command checks everything before its first change; this undoes the changes of one that did
-            // not.
+            // Commands check everything before their first change. If a refused command has changed something
+            // nevertheless, its changes are undone here.
             if !self.undo.is_empty(&self.state) {
                 tracing::error!(%error, "a refused command had changed something, which is taken back");
                 self.take_back_command();
@@ -293,6 +295,7 @@ impl Manager {
             }
             Command::ResetRegion(name) => self.reset_region(&name),
             Command::ProtectRegion(name, protect) => self.protect_region(&name, &protect),
+            Command::LabelRegion(name, order) => self.label_region(&name, &order),
             Command::LegsStale(name, stale) => self.legs_stale(&name, &stale),
             Command::LegsFilled(name, filled) => self.legs_filled(&name, &filled),
             Command::MoveRegion(name, order) => self.move_region(&name, &order),
@@ -411,9 +414,9 @@ impl Manager {
         count(self.state.compute_nodes.values().map(|node| node.health))
     }
 
-    /// Records that the manager did not run for `paused_ms` before `now_ms`, as on a host that was paused.
-    /// Messages of nodes wait to be received then, so the nodes get as long again, up to their time-out,
-    /// before they count as silent.
+    /// Records that the manager did not run for `paused_ms` before `now_ms`, for example because its host was
+    /// paused. Messages of nodes may still be waiting to be received, so no node counts as silent for the
+    /// same time again, or for the node time-out if that is shorter.
     pub fn note_pause(&mut self, paused_ms: u64, now_ms: u64) {
         self.liveness.grant_grace(now_ms.saturating_add(paused_ms.min(self.options.node_timeout_ms)));
     }
@@ -440,8 +443,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Applies one change to the state, the index, the undo log and the journal. Only counters change
-    /// elsewhere.
+    /// Applies one change to the state, the index, the undo log and the journal. Every change is made by this
+    /// function, except those of counters.
     fn put(&mut self, change: Change) {
         self.undo.note(&self.state, &change);
         self.index.forget(&self.state, &change);

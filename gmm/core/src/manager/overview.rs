@@ -1,5 +1,5 @@
-//! Summary of the fabric for people: totals, memory by compute node, and sums of memory nodes' reports. A report is an
-//! array with one object per worker; a counter that a node of another version lacks counts as 0.
+//! Summary of the fabric for display: totals, memory by compute node, and sums of memory nodes' reports. A
+//! report is an array with one object per worker; a counter that a node of another version lacks counts as 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,9 +126,11 @@ impl Manager {
             self.state.memory_nodes.keys().filter(|name| contains(name.as_str(), text)).collect();
         let wanted = |region: &&Region| {
             query.state.is_none_or(|state| region.state == state)
+                && query.labels.as_ref().is_none_or(|labels| labels.selects(&region.labels))
                 && owner.is_none_or(|owner| region.owner == owner)
                 && query.memory_node.as_ref().is_none_or(|node| region.lies_on(node))
                 && (contains(region.name.as_str(), text)
+                    || contains(&region.labels.to_string(), text)
                     || owners.contains(&region.owner)
                     || region.legs.iter().any(|leg| nodes.contains(&leg.memory_node)))
         };
@@ -150,6 +152,7 @@ impl Manager {
             decoders: region.decoders.len() as u64,
             memory_nodes: nodes.into_iter().cloned().collect(),
             failure: region.failure.clone(),
+            labels: region.labels.clone(),
             zeroed_percent: self.zeroed_percent(region),
             created_ms: region.created_ms,
         }

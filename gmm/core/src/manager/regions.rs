@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cxloe_fabric::api::{CreateRegion, GrowRegion, Owner, RegionStatus};
+use cxloe_fabric::api::{CreateRegion, GrowRegion, LabelRegion, Owner, RegionStatus};
 use cxloe_fabric::model::{
     CnId, ComputeNode, EventKind, HdmDecoder, Health, Leg, LegState, Name, NodeAction, Protection, Region,
     RegionState, human_bytes,
@@ -77,6 +77,7 @@ impl Manager {
             protect: create.protect,
             sealed: false,
             readers: Vec::new(),
+            labels: create.labels,
             origin: None,
             epoch: 0,
             created_ms: self.now_ms,
@@ -119,7 +120,23 @@ impl Manager {
         Ok(())
     }
 
-    /// Adds one decoder per share with its legs, and allocates the legs' extents and CMem addresses.
+    /// Changes the labels of a region. The region may be in any state, and sealed: labels are not part of the
+    /// content.
+    pub(super) fn label_region(&mut self, name: &Name, order: &LabelRegion) -> Result<(), ManagerError> {
+        let mut region = self.region(name)?.clone();
+        region.labels = region.labels.changed(&order.set, &order.remove).map_err(|error| {
+            ManagerError::out_of_range(format!("labels of region {name}"), error.to_string())
+        })?;
+        let reason = match region.labels.is_empty() {
+            true => "it has no labels".to_owned(),
+            false => format!("its labels are {}", region.labels),
+        };
+        self.store_region(region, Some(reason));
+        Ok(())
+    }
+
+    /// Adds one decoder with its legs for each interleave set in `shares`, and allocates the legs' extents
+    /// and CMem addresses.
     pub(super) fn add_legs(
         &mut self,
         region: &mut Region,
@@ -222,7 +239,7 @@ impl Manager {
             self.reissue_unmaps(&region, None);
             return Ok(());
         }
-        // A disabled region is in no use, even while its owner runs.
+        // A disabled region is not in use, even while its owner runs.
         let let_go = region.state == RegionState::Disabled;
         if !force {
             Self::check_unshared(&region)?;

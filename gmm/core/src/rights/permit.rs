@@ -1,6 +1,6 @@
 //! Check of a command against the caller's own nodes, regions and quota, after the check of the route's
-//! [`Right`](super::right::Right). A node sends commands about itself only, with the addresses that it joined
-//! with. A tenant or a compute node changes its own regions only.
+//! [`Right`](super::right::Right). A node may send commands about itself only, with the addresses that it
+//! joined with. A tenant or a compute node may change its own regions only.
 
 use cxloe_fabric::api::{Owner, Party};
 use cxloe_fabric::model::{CnId, Name};
@@ -10,18 +10,19 @@ use super::right::Denied;
 use crate::manager::access::JoinedNode;
 use crate::manager::{Command, Manager};
 
-/// Party whose command it has to be, if the caller is not an administrator.
+/// Party that may send a command. An administrator may send every command.
 enum ConcernedParty<'a> {
     /// This node itself.
     Node(Party),
-    /// The compute node that will own the new region; all copies of it together have this number of bytes.
+    /// The compute node that will own the new region; the number of bytes is that of all copies together.
     NewRegion(&'a Owner, u64),
     /// The agent of the compute node that owns this region; a tenant may not send the command.
     Agent(&'a Name),
     /// The owner of this region; the size in bytes that the region is to have, or 0 if the size does not
     /// change.
     Region(&'a Name, u64),
-    /// The owner of the cloned region, and that of the clone; `None`: the clone has the same owner.
+    /// The owner of this region, which is to be cloned, and the owner of the clone; `None`: both have the
+    /// same owner.
     Clone(&'a Name, Option<&'a Owner>),
     /// The owner of this region, and the compute node that is to own or read it, if the command names one.
     Other(&'a Name, Option<&'a Owner>),
@@ -57,6 +58,7 @@ fn affair(command: &Command) -> ConcernedParty<'_> {
         | Command::DisableRegion(name)
         | Command::EnableRegion(name)
         | Command::SealRegion(name, _)
+        | Command::LabelRegion(name, _)
         | Command::ReleaseRegion(name) => ConcernedParty::Region(name, 0),
         Command::Join { .. } => ConcernedParty::Join,
         Command::ReleaseOrphans(_)
@@ -108,7 +110,8 @@ pub fn permit(manager: &Manager, caller: &Caller, command: &Command) -> Result<(
         }
         (CallerRights::Node(JoinedNode { node: Party::ComputeNode(cn), .. }), affair) => {
             let own = Tenant { compute_nodes: vec![*cn], quota: None };
-            // The owner's agent may report what a tenant may not: which copies of its region are in sync.
+            // Only the owner's agent may report which copies of a region are in sync: these commands are
+            // denied to tenants.
             let affair = match affair {
                 ConcernedParty::Agent(name) => ConcernedParty::Region(name, 0),
                 other => other,
@@ -197,7 +200,7 @@ fn of_tenant(manager: &Manager, tenant: &Tenant, affair: &ConcernedParty<'_>) ->
         },
         _ => return Err("its role does not allow it".to_owned()),
     };
-    // A command that takes no more memory is allowed even beyond the quota, as the release of a region is.
+    // A command that takes no additional memory, such as a release, is allowed even if the quota is exceeded.
     let Some(quota) = tenant.quota.filter(|_| more > 0) else { return Ok(()) };
     let regions = manager.state().regions.values();
     let own = regions.filter(|region| tenant.compute_nodes.contains(&region.owner));

@@ -1,18 +1,19 @@
-//! Bodies of the overview: a summary of the fabric for people, small enough to be requested every second, and
-//! a page of the regions. The manager searches and sorts these, because there may be a hundred thousand.
+//! Bodies of the overview: a summary of the fabric for display, small enough to be requested every second,
+//! and a page of the regions. The manager searches and sorts the regions, because there may be a hundred
+//! thousand.
 
 use serde::{Deserialize, Serialize};
 
 use super::Owner;
 use crate::hdm::{Granularity, Ways};
-use crate::model::{CnId, DeviceKind, Health, Mac, Name, RegionState};
+use crate::model::{CnId, DeviceKind, Health, LabelSelector, Labels, Mac, Name, RegionState};
 
 /// Default number of regions in one [`RegionsPage`].
 pub const REGIONS_PER_PAGE_DEFAULT: u64 = 100;
 /// Maximum number of regions in one [`RegionsPage`], whatever the limit in the query.
 pub const REGIONS_PER_PAGE_MAX: u64 = 1000;
 
-/// Summary of the fabric for people: all nodes, and totals of the regions.
+/// Summary of the fabric for display: all nodes, and totals of the regions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Overview {
@@ -24,7 +25,8 @@ pub struct Overview {
     pub leader: String,
     /// Term of the manager, which grows with each takeover.
     pub term: u64,
-    /// Interval of the nodes' messages, in milliseconds: counters are at most about twice as old.
+    /// Interval of the nodes' messages, in milliseconds; counters are at most about twice as old as this
+    /// interval.
     pub heartbeat_ms: u64,
     /// Number of the newest event in the log; 0 before the first.
     pub newest_event: u64,
@@ -151,13 +153,17 @@ pub struct RegionTotal {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RegionsQuery {
-    /// Only regions with this text in their name, their owner's name or CN id, or the name of one of their memory
-    /// nodes; case is ignored.
+    /// Only regions with this text in their name, their labels, their owner's name or CN id, or the name of one of their
+    /// memory nodes; case is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Only regions in this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<RegionState>,
+    /// Only regions whose labels meet these conditions: `key=value`, `key!=value`, `key` or `!key`, separated by commas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub labels: Option<LabelSelector>,
     /// Only regions of this compute node: its name or CN id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
@@ -225,6 +231,9 @@ pub struct RegionSummary {
     /// The reason why the region is being destroyed, if a memory node refused to map it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// Labels that people have given to the region.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// While the region is draining: percentage of its memory that is zeroed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zeroed_percent: Option<u8>,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::hdm::{Granularity, Ways};
-use crate::model::{ByteSize, CnId, Mac, Name, Protection, Region, Unmapped};
+use crate::model::{ByteSize, CnId, LabelSelector, Labels, Mac, Name, Protection, Region, Unmapped};
 
 /// Owner of a region: a CN id, which need not have registered yet, or the name of a registered compute node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,9 @@ pub struct CreateRegion {
     /// User id on the compute node that may use the region; none: every user of that node's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// Labels of the region.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// Maximum wait for the memory nodes to map the region, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
@@ -108,9 +111,34 @@ impl CreateRegion {
             protect: Protection::default(),
             unmapped: Unmapped::default(),
             uid: None,
+            labels: Labels::default(),
             wait_ms: WAIT_MS_DEFAULT,
         }
     }
+}
+
+/// Query of `GET /v1/regions`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ListRegions {
+    /// Only regions whose labels meet these conditions: `key=value`, `key!=value`, `key` or `!key`, separated by commas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub labels: Option<LabelSelector>,
+}
+
+/// Request to change the labels of a region.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LabelRegion {
+    /// Labels to add, or to give another value.
+    #[serde(default)]
+    pub set: Labels,
+    /// Keys of labels to remove.
+    #[serde(default)]
+    pub remove: Vec<String>,
 }
 
 /// Query of `GET /v1/regions/{name}`.
@@ -330,7 +358,7 @@ pub struct RelocateRegion {
     pub wait_ms: u64,
 }
 
-/// Request of the agent of a region's owner to declare stale the region's legs on one memory node.
+/// Request to declare a region's legs on one memory node stale, sent by the agent of the region's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -343,7 +371,8 @@ pub struct LegsStale {
     pub epoch: u64,
 }
 
-/// Report of the agent of a region's owner that it has filled a stale leg: the leg has the content of its position.
+/// Report by the agent of a region's owner that it has filled a stale leg, which now has the content of its
+/// position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -4,8 +4,8 @@ use reqwest::{Method, StatusCode};
 
 use super::{Client, ClientError};
 use crate::api::{
-    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LegsFilled, LegsStale, MoveRegion,
-    Overview, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion,
+    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LabelRegion, LegsFilled, LegsStale,
+    MoveRegion, Overview, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion,
 };
 use crate::model::{Name, Region};
 
@@ -19,8 +19,9 @@ pub enum Destroyed {
 }
 
 impl Client {
-    /// Creates a region and waits up to `create.wait_ms` for its memory nodes. A region still `creating` when the time
-    /// ends is returned in that state; it becomes `active` without further calls.
+    /// Creates a region and waits up to `create.wait_ms` until its memory nodes have mapped it. A region
+    /// still `creating` when the time ends is returned in that state; it becomes `active` without further
+    /// calls.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `no_space`, `over_quota`, `name_in_use`, `not_found` (owner), `bad_request`
@@ -71,8 +72,17 @@ impl Client {
         self.call(Method::GET, &path, &format!("show region {name}"), None::<&()>, wait_ms).await
     }
 
-    /// Enlarges a region during its use, and waits up to `grow.wait_ms` for its memory nodes. A region whose `size` is
-    /// less than requested when the wait ends is still growing.
+    /// Changes the labels of a region, which may be in any state. Returns the region.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, or with `bad_request` (too many labels).
+    pub async fn label_region(&self, name: &Name, order: &LabelRegion) -> Result<Region, ClientError> {
+        let (path, asked) = (format!("/v1/regions/{name}/labels"), format!("label region {name}"));
+        self.call(Method::POST, &path, &asked, Some(order), 0).await
+    }
+
+    /// Enlarges a region during its use, and waits up to `grow.wait_ms` until its memory nodes have mapped
+    /// the addition. A region whose `size` is less than requested when the wait ends is still growing.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state` (not active, or growing already), `bad_request`
@@ -149,7 +159,7 @@ impl Client {
     }
 
     /// Lets a further compute node read a sealed region, or ends the share, and waits up to `order.wait_ms`
-    /// for the memory nodes.
+    /// until the memory nodes have followed.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `limit_reached`.
@@ -173,9 +183,9 @@ impl Client {
         self.call(Method::POST, &path, &asked, Some(order), order.wait_ms).await
     }
 
-    /// Moves the parts of a region on one memory node to another while the region is used, or stops the move,
-    /// and waits up to `relocate.wait_ms`. The owner's agent copies the parts while it runs, also after the
-    /// wait.
+    /// Moves those parts of a region that are on one memory node to another while the region is used, or
+    /// stops the move, and waits up to `relocate.wait_ms`. The owner's agent copies the parts, and continues
+    /// after the wait as long as it runs.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `no_space`.

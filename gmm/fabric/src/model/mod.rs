@@ -9,6 +9,7 @@ mod compute_node;
 mod event;
 mod extents;
 mod health;
+mod labels;
 pub mod lineage;
 mod logical_device;
 mod memory_node;
@@ -29,6 +30,7 @@ pub use compute_node::{ComputeNode, ComputeNodeKey, Retired, UdpPeer};
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
 pub use health::Health;
+pub use labels::{LABEL_LEN_MAX, LABELS_MAX, Label, LabelError, LabelSelector, Labels};
 pub use lineage::LeaderTerm;
 pub use logical_device::{
     Binding, DeviceKind, LD_UNIT, LDS_MAX, LogicalDevice, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,

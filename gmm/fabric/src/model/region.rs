@@ -20,7 +20,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Extents, Mac, Name, Protection, PublicKey, UnbindOption};
+use super::{CnId, Extents, Labels, Mac, Name, Protection, PublicKey, UnbindOption};
 use crate::hdm::{Granularity, Ways};
 
 /// End of the CMem addresses, which are 48 bits wide.
@@ -67,6 +67,9 @@ pub struct Region {
     /// Compute nodes other than the owner that may read the sealed region.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readers: Vec<Reader>,
+    /// Labels that people have given to the region.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// The region that this one is a clone or a snapshot of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
@@ -111,7 +114,8 @@ impl Region {
 pub struct Origin {
     /// Name of that region when the clone was ordered.
     pub region: Name,
-    /// True until the owner has released that region: before, memory nodes are not ordered to clone it.
+    /// True while the owner of that region has yet to release it: until then, memory nodes get no order to
+    /// clone the region.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: bool,
 }
@@ -162,7 +166,7 @@ pub enum ShareState {
     Ended,
 }
 
-/// The program of one HDM decoder: the part of the region that is interleaved over the decoder's legs. The decoder's
+/// Settings of one HDM decoder, which interleaves a part of the region over the decoder's legs. The decoder's
 /// base is `offset` above the address at which the compute node attaches the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -175,7 +179,7 @@ pub struct HdmDecoder {
     pub ways: Ways,
     /// Interleave granularity: 256 bytes to 16 KiB.
     pub granularity: Granularity,
-    /// True once all legs of the decoder were mapped: it is in use.
+    /// True once all legs of the decoder have been mapped: from then on, the decoder is in use.
     pub committed: bool,
 }
 
@@ -209,7 +213,7 @@ pub struct Release {
     /// True to seal the region after the release; `to` is its owner.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seal: bool,
-    /// True if the release lasts until memory nodes have cloned the region; then its owner has it again.
+    /// True if the owner releases the region only until memory nodes have cloned it, and then gets it back.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub copy: bool,
 }
@@ -229,8 +233,8 @@ pub enum RegionState {
     Degraded,
     /// Memory nodes have not yet confirmed the mapping, or the change of the owner; the region is not usable.
     Creating,
-    /// A memory node lost the content of a leg of which no copy is in sync. The leg is not mapped until the region is
-    /// reset or destroyed.
+    /// A memory node lost the content of a leg, and no other copy of the leg is in sync. The leg is not
+    /// mapped until the region is reset or destroyed.
     Lost,
     /// The owner is asked to write back modified data and to release the region.
     Releasing,
@@ -255,8 +259,8 @@ impl fmt::Display for RegionState {
     }
 }
 
-/// A copy of the part of a region that is behind one position of a decoder, on one memory node: the chunks of this
-/// position, in order, are the owner's CMem `cmem_base .. cmem_base + bytes` on that node.
+/// Part of a region on one memory node: one copy of what belongs to one position of a decoder. The chunks of
+/// this position, in order, are the owner's CMem `cmem_base .. cmem_base + bytes` on that node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Leg {

@@ -20,7 +20,7 @@ use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{LogicalDeviceStatus, Owner};
-use cxloe_fabric::model::{Name, Region};
+use cxloe_fabric::model::{LabelSelector, Name, Region};
 use serde_json::Value;
 
 use super::since::Since;
@@ -41,6 +41,7 @@ Examples:
   gmm list -M -u             memory nodes with sizes for people
   gmm list -R -r scratch     one region
   gmm list -RD -m mn0        regions that have a part on mn0, and their decoders
+  gmm list -l use=serving    regions with this label
   gmm list -MR               two kinds at once
   gmm list -LB               logical devices and their bindings
   gmm list -E --since 10m    events of the last ten minutes
@@ -90,6 +91,9 @@ pub struct ListArgs {
     /// Only these regions and what belongs to them
     #[arg(short = 'r', long, value_name = "NAME", value_delimiter = ',', help_heading = "Filters")]
     region: Vec<Name>,
+    /// Only regions with these labels: key=value, key!=value, key (any value) or !key, separated by commas
+    #[arg(short = 'l', long, value_name = "LABELS", help_heading = "Filters")]
+    label: Option<LabelSelector>,
     /// Only these decoders, as in heap.0
     #[arg(short = 'd', long, value_name = "NAME", value_delimiter = ',', help_heading = "Filters")]
     decoder: Vec<String>,
@@ -105,7 +109,7 @@ pub struct ListArgs {
     /// Include idle objects
     #[arg(short = 'i', long)]
     idle: bool,
-    /// Print sizes, addresses and times for people
+    /// Print human-readable sizes, addresses and times
     #[arg(short = 'u', long)]
     human: bool,
     /// More: -v all kinds but sessions and events, -vv idle ones too, -vvv sessions and the reports of nodes
@@ -161,7 +165,7 @@ impl ListArgs {
         let filters = [
             (ObjectKind::MemoryNodes, !self.memdev.is_empty()),
             (ObjectKind::ComputeNodes, !self.compute_node.is_empty()),
-            (ObjectKind::Regions, !self.region.is_empty()),
+            (ObjectKind::Regions, !self.region.is_empty() || self.label.is_some()),
             (ObjectKind::Decoders, !self.decoder.is_empty()),
             (ObjectKind::Events, !self.kind.is_empty() || self.since.is_some() || self.who.is_some()),
         ];

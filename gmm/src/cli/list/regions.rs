@@ -115,6 +115,7 @@ fn thing(region: &Region) -> FilteredObject<'_> {
         memdevs: region.legs.iter().map(|leg| &leg.memory_node).collect(),
         compute_nodes: vec![region.owner],
         regions: vec![&region.name],
+        labels: Some(&region.labels),
         ..FilteredObject::default()
     }
 }

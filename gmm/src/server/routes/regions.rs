@@ -12,9 +12,9 @@ use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{
-    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LegsFilled, LegsStale,
-    MoveRegion, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion,
-    ShowRegion,
+    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LabelRegion, LegsFilled,
+    LegsStale, ListRegions, MoveRegion, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion,
+    ShareRegion, ShowRegion,
 };
 use cxloe_fabric::model::{LegState, Name, Region, RegionState};
 use cxloe_gmm_core::manager::{Command, Manager};
@@ -22,7 +22,7 @@ use cxloe_gmm_core::rights::Caller;
 
 pub fn routes() -> Routes {
     routes! {
-        get "/v1/regions" Look list: "listRegions", "Every region, by name";
+        get "/v1/regions" Look list: "listRegions", "Every region, or those with certain labels, by name";
         post "/v1/regions" Regions create: "createRegion", "Make a region for a compute node";
         get "/v1/regions/{name}" Look show: "showRegion", "One region";
         delete "/v1/regions/{name}" Regions destroy: "destroyRegion",
@@ -30,6 +30,7 @@ pub fn routes() -> Routes {
         post "/v1/regions/{name}/grow" Regions grow: "growRegion", "Make a region larger while it is used";
         post "/v1/regions/{name}/protect" Regions protect: "protectRegion",
             "Change the number of copies of a region while it is used";
+        post "/v1/regions/{name}/labels" Regions label: "labelRegion", "Change the labels of a region";
         post "/v1/regions/{name}/move" Regions move_region: "moveRegion",
             "Give a region to another compute node with its content, or stop that";
         post "/v1/regions/{name}/seal" Regions seal: "sealRegion",
@@ -62,8 +63,13 @@ enum RegionProgress {
 #[derive(Clone, Copy)]
 struct FailureText(&'static str, ErrorCode);
 
-async fn list(State(core): State<Core>) -> Result<Json<Vec<RegionStatus>>, ApiError> {
-    Ok(Json(core.view(Manager::region_statuses).await?))
+async fn list(
+    State(core): State<Core>,
+    Query(ListRegions { labels }): Query<ListRegions>,
+) -> Result<Json<Vec<RegionStatus>>, ApiError> {
+    let mut found = core.view(Manager::region_statuses).await?;
+    found.retain(|status| labels.as_ref().is_none_or(|labels| labels.selects(&status.region.labels)));
+    Ok(Json(found))
 }
 
 async fn show(
@@ -256,6 +262,16 @@ async fn relocate(
     let asked = FailureText("did not move", ErrorCode::WrongState);
     follow(&core, &caller, Command::RelocateRegion(name.clone(), relocate), name, wait_ms, asked, progress)
         .await
+}
+
+async fn label(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(order): Body<LabelRegion>,
+) -> Result<Json<Region>, ApiError> {
+    let command = Command::LabelRegion(name.clone(), order);
+    Ok(Json(core.apply(&caller, command, move |manager, _| manager.region(&name).cloned()).await??))
 }
 
 async fn legs_stale(

@@ -6,6 +6,7 @@
 
 mod binding;
 mod clones;
+mod labels;
 mod load;
 mod memory;
 mod moves;
@@ -25,6 +26,7 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         memory::a_lost_leg_takes_its_chunks_and_no_others,
         memory::forgotten_memory_nodes_come_back_empty,
         memory::a_flush_holds_up_nobody,
+        labels::regions_are_found_by_their_labels,
         moves::regions_move_between_compute_nodes_with_their_content,
         moves::a_mapped_region_moves_once_it_is_unmapped,
         moves::a_move_is_finished_or_ends_whoever_stops,

@@ -7,6 +7,7 @@ mod cmem;
 mod devices;
 mod hand_over;
 mod keys;
+mod labels;
 mod lineage;
 mod mirror;
 mod operations;
