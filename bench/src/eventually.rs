@@ -1,4 +1,4 @@
-//! Waits with a limit, which Ctrl-C ends.
+//! Waits with a time limit; Ctrl-C ends them early.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Waits until `done` returns true, for at most `limit`. `what` names the condition in the error.
 ///
 /// # Errors
-/// The limit is over, or a signal came.
+/// `limit` has passed, or a signal such as Ctrl-C has arrived.
 pub fn eventually(
     what: &str,
     limit: Duration,

@@ -32,7 +32,7 @@ pub type WorkersError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Maximum wait for a daemon or a region.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Number of regions: as many as the most workers that are compared.
+/// Number of regions, equal to the maximum number of workers compared.
 pub const REGIONS: usize = 8;
 const REGION: u64 = 4 << 20;
 /// Bytes of each region that may be resident.

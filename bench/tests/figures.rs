@@ -1,5 +1,6 @@
-//! The paper's congestion figures: they show what the paper says, and they are those kept in `bench/figures`, byte for
-//! byte. A change of the controller, the token bucket or the model shows here as a difference.
+//! The paper's congestion figures must show what the paper states, and must equal the files in
+//! `bench/figures` byte for byte. A change of the controller, the token bucket or the model makes them
+//! differ.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -9,10 +9,10 @@
 //!        |            (b) PFC       (e) Increment     --pause-->  (f) Increment Guessing
 //!        |             Response <-+     Exploration                           |
 //!        |                 |  |   |     +1 Gbit/s each t5                     |
-//!        |              t1 |  +---+ pause: half again    (b) <-----pause------+
+//!        |              t1 |  +---+ pause: halve again   (b) <-----pause------+
 //!        |                 v
 //!        +----------- (c) Fast Recovery <------ t1 --- (d) Fast Recovery - PFC Response
-//!                      (CR+TR)/2 each t3 -----pause---->   three quarters again at each pause
+//!                      (CR+TR)/2 each t3 -----pause---->   CR x 3/4 at each further pause
 //! ```
 //!
 //! CR is the current rate, TR the target rate of recovery. The paper leaves some points open; here they are
@@ -72,7 +72,7 @@ impl Phase {
 pub struct Config {
     /// Time in (b) and (d) without another pause.
     pub t1: Duration,
-    /// A pause within this time of the last one that counted is a duplicate.
+    /// A pause less than this time after the last one that counted is a duplicate.
     pub t2: Duration,
     /// Interval of speed-ups in (c).
     pub t3: Duration,

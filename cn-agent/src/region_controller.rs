@@ -156,7 +156,7 @@ impl RegionController {
     }
 
     /// Applies the manager's description of one region, which answers a report about the region's legs.
-    /// Stores it before a write that only one leg has counts as complete.
+    /// Stores the description before a write that has reached only one leg counts as complete.
     pub fn follow_region(&self, region: &Region) -> Result<(), ControllerError> {
         self.change(|attachments| Ok(attachments.follow_region(region)))
     }
@@ -311,7 +311,8 @@ impl RegionController {
         self.lock().attachments.worker_of_region(name)
     }
 
-    /// Decides which worker will serve a region that is to come to this node, and returns that worker's number.
+    /// Decides which worker will serve a region that is expected to move to this node, and returns that
+    /// worker's number.
     pub fn expect(&self, name: Name) -> usize {
         self.lock().attachments.expect(name)
     }

@@ -5,7 +5,7 @@
 //! ```text
 //!   frames --> worker (one thread per queue: rings, sessions, TLB)
 //!                |  Service: Responder -> NodeMemory
-//!                |              translation: (CN id, CMem) -> MPMem   <-- control: what the manager says
+//!                |              translation: (CN id, CMem) -> MPMem   <-- control: the manager's commands
 //!                |              pool: the memory itself
 //!   frames <-----+
 //! ```
@@ -19,7 +19,7 @@
 //! | [`keeper`] | what lets that memory outlive this process |
 //! | [`control`] | the manager's commands, carried out |
 //! | [`admin`] | socket with the status of a running node |
-//! | [`metrics`] | the same for Prometheus |
+//! | [`metrics`] | metrics of the node for Prometheus |
 //! | [`config`] | options |
 
 // `println!` and the like panic when standard output or standard error is closed.

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Exit code for an error: the units of systemd do not start a node again whose options have to change first.
+/// Exit code for an error. The systemd units do not restart a node whose options have to be changed first.
 fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
     match error.downcast_ref::<PoolError>() {
         Some(pool) if pool.is_lasting() => Exit::Usage,
@@ -96,7 +96,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let ending = Shutdown::watch()?;
     raise_limit();
     let supervisor = Supervisor::of_this_process();
-    // Before the pool is opened, which may take minutes.
+    // The interface comes first, because opening the pool may take minutes.
     if !wait_for_interface(&config.node.interface, supervisor, &ending) {
         return Ok(());
     }

@@ -23,8 +23,8 @@ cxloe_daemon::metrics_table! {
     POOL: Gauge "cxloe_mn_pool_bytes" [];
     /// Bytes of clones and snapshots that are not copied yet.
     COPY_LEFT: Gauge "cxloe_mn_copy_bytes_left" [];
-    /// Seconds since the last report of a worker, from which its other figures are. A stuck worker's value
-    /// grows.
+    /// Seconds since the last report of a worker; the worker's other figures are those of that report. A
+    /// stuck worker's value grows.
     AGE: Gauge "cxloe_mn_worker_report_age_seconds" ["worker"];
     /// Requests executed.
     EXECUTED: Counter "cxloe_mn_requests_executed_total" ["worker"];
@@ -34,11 +34,11 @@ cxloe_daemon::metrics_table! {
     MULTI_REQUESTS: Counter "cxloe_mn_multi_requests_total" ["worker"];
     /// Requests refused with a Fault frame.
     REFUSED: Counter "cxloe_mn_requests_refused_total" ["worker"];
-    /// Requests that came before one that precedes them, and waited for it.
+    /// Requests that arrived before an earlier one, and waited for it.
     EARLY: Counter "cxloe_mn_requests_early_total" ["worker"];
     /// Requests that came again; each was executed once.
     DUPLICATE: Counter "cxloe_mn_requests_duplicate_total" ["worker"];
-    /// SackNak frames sent: what has arrived, and what is missing.
+    /// SackNak frames sent; each states what has arrived and what is missing.
     SACKS: Counter "cxloe_mn_sack_naks_sent_total" ["worker"];
     /// SackNakAck frames sent.
     SACK_ACKS: Counter "cxloe_mn_sack_nak_acks_sent_total" ["worker"];

@@ -239,8 +239,8 @@ fn no_worker_ever_reaches_another_cns_extent() {
                     let all = (0..u64::from(EXTENTS)).map(|cmem| tlb.translate(&table, cn, cmem * EXTENT));
                     let all: Vec<_> = all.flatten().collect();
                     if batch.is_multiple_of(3) {
-                        // Gives the writer time to reassign extents before this batch is over, which must not
-                        // happen.
+                        // Gives the writer time to reassign extents before this batch is over, which the
+                        // writer must not do.
                         std::thread::yield_now();
                     }
                     for mp in all {

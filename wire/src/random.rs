@@ -61,7 +61,7 @@ const fn mix(mut z: u64) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Probability(f64);
 
-/// A number or text that is not a probability.
+/// Error: the number or text is not a probability.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a probability: write a number from 0 to 1, or from 0% to 100%")]
 pub struct ProbabilityError(String);

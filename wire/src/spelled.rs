@@ -6,7 +6,8 @@ use core::fmt::Display;
 
 pub use alloc::string::String as Text;
 
-/// Returns what `Display` writes. The expansion of `spelled!` in other crates calls it.
+/// Returns the text that `Display` writes. Public only because the expansion of `spelled!` in other crates
+/// calls it.
 pub fn text(value: &impl Display) -> Text {
     value.to_string()
 }

@@ -11,7 +11,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Line of all examples: bytes 0 to 63.
+/// Content of the line in all examples: bytes 0 to 63.
 const LINE: [u8; 64] = {
     let mut line = [0; 64];
     let mut i = 0;

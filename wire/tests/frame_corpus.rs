@@ -5,7 +5,7 @@ mod checks;
 
 use std::path::Path;
 
-/// Runs `check` over every input of `target`, at least one.
+/// Runs `check` over every input of `target`; fails if there are none.
 fn replay(target: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut inputs = 0;

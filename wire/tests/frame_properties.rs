@@ -265,7 +265,7 @@ proptest! {
     ) {
         for (lines, overhead, each) in [
             (multi_read_lines_max(max_frame, trailer), 26 + trailer, 64),
-            // The header has the first address, so the payload has one less.
+            // The header has the first address, so the payload has one address less than the frame has lines.
             (multi_write_lines_max(max_frame, trailer), 20 + trailer, 70),
         ] {
             prop_assert!(lines == 0 || (MULTI_LINES_MIN..=MULTI_LINES_MAX).contains(&lines));

@@ -1,5 +1,5 @@
 //! Integrity trailer: known frames, computed by independent programs, and frames that must be refused: with
-//! any bit changed, or of another session, direction, space or turn of the counter.
+//! any bit changed, or of another session, direction, number space or cycle of the 16-bit number.
 
 use cxloe_wire::frame::*;
 use proptest::collection::vec;
@@ -65,7 +65,7 @@ fn frame(message: Message<'_>, seq: u64, stream: u8, tag: u8, addr: u64, seal: &
         axi: Axi { stream, tag },
         addr,
     };
-    // Shows up if earlier content of the buffer is sent as padding.
+    // Marker bytes, which would show up in the padding if earlier content of the buffer were sent.
     let mut bytes = vec![0xee; frame_len(message.body_len(), seal.len())];
     message.emit(&header, &mut bytes);
     (bytes, message.body_len())
@@ -162,7 +162,8 @@ fn no_changed_bit_passes() {
                     !seal.open(direction, Space::Stream(2), &mut bad, len, 77),
                     "bit {bit} of {message:?}"
                 );
-                // The frame must not pass either if its header states that length.
+                // The changed bit may change the length that the header states; with that length the frame
+                // must not pass either.
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
                 if let Ok(len) = body_len(&bad) {
@@ -286,7 +287,8 @@ fn seal_of(integrity: u8, session: u64) -> Seal {
     }
 }
 
-/// A frame sent twice has other bytes under another number, and each must open only at its own place.
+/// A frame sealed several times gets different bytes, each under a new number of the counter. Each copy must
+/// open, but only at the frame's own place in the session.
 #[test]
 fn no_number_of_a_counter_is_used_twice() {
     let seal = gcm();

@@ -101,8 +101,8 @@ fn r10_an_offer_outlasts_those_to_others_and_a_few_in_its_own_name() {
     for number in 0..3_000 {
         invented(&mut p, number);
     }
-    // Another station sends Hellos in this CN's name repeatedly. It is answered, but must not be able to
-    // start a session with the answers.
+    // Another station sends Hellos in this CN's name repeatedly. The station gets answers, but must not be
+    // able to start a session with them.
     for seed in 0..10 {
         let mut other = Requester::new(RequesterConfig { seed: (900 + seed).into(), ..requester_config() });
         let mut up = Sent::default();

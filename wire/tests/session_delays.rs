@@ -58,7 +58,7 @@ fn count_up_to(p: &mut Pair, next: u64) {
 }
 
 /// One period later, the numbers of old frames are those of requests under way, expected, or yet to come. The
-/// frames must pass neither form of the trailer.
+/// old frames must fail the check of either kind of trailer.
 #[test]
 fn r11_a_turn_later_old_frames_pass_neither_trailer() {
     for key in [None, Some(b"a key of sixteen bytes at least"[..].into())] {
@@ -66,8 +66,8 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
         (cn.key, mn.key) = (key.clone(), key);
         let mut p = Pair::with(cn, mn);
         p.connect();
-        // Numbers 1 to 8: a read of a line that is overwritten later, writes, and one of each that a SACK
-        // acknowledges.
+        // Requests 1 to 8: a read of a line that is overwritten later, then writes. Number 4 arrives late, so
+        // later writes are acknowledged selectively first.
         p.read(0, 64, 1);
         (2..=8).for_each(|i| p.write(0, i * 64, 1, i));
         let requests = p.take_up();

@@ -376,8 +376,8 @@ fn r10_numbers_outside_the_window_are_dropped() {
     assert_eq!(p.take_down().len(), 0, "too old to be answered again");
 }
 
-/// A request whose answer found no transmit slot must stay unexecuted, and not be mistaken for another one a
-/// period of the reorder buffer later.
+/// A request whose answer found no transmit slot must stay unexecuted, and must not be mistaken for the
+/// request that uses the same place of the reorder buffer one period later.
 #[test]
 fn r10_no_room_for_answers_while_a_gap_closes() {
     let mut p = Pair::open();

@@ -102,7 +102,7 @@ fn an_end_that_knows_no_shards_is_named() {
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert_eq!(p.events(), [refused(HelloStatus::Shard)]);
-    // A CN that asks for shards only gets a session without frames of many requests.
+    // A CN whose only requested feature is shards must get a session without frames of many requests.
     let mut p = shard(1);
     p.requester.set_features(FEATURE_SHARDS);
     p.connect();

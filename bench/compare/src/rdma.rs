@@ -65,7 +65,8 @@ impl Peer for Rdma {
             (Pattern::Write64, "ib_write_lat", LINE, 2),
             (Pattern::Read4k, "ib_read_lat", PAGE, 1),
         ] {
-            // Half as many: an operation of other patterns takes about twice as long as the read of a line.
+            // The other patterns make half as many operations, because each takes about twice as long as the
+            // read of a line.
             let count = if pattern == Pattern::Read64 { count } else { (count / 2).max(100) };
             let said = ToolRun { program, size, count, more: &["-U"] }.run(stage)?;
             let times = parse_times(program, &said)?.into_iter().map(|time| ways * time).collect();

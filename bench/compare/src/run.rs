@@ -47,8 +47,8 @@ pub struct Figure {
     pub ops_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<f64>,
-    /// Ratio to the baseline: the median over trials of the ratio within a trial. For times, it is that of medians, or
-    /// of means if a tool prints no median.
+    /// Ratio to the baseline: the median over trials of the ratio within a trial. For times, it is the ratio
+    /// of the medians, or of the means if a tool prints no median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// Number of timed operations in all trials.

@@ -43,7 +43,8 @@ impl Server {
     }
 }
 
-/// Request to stop a server that has no connections, whose end would stop it.
+/// Request to stop a server of a protocol without connections; other servers stop when their connection is
+/// closed.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 

@@ -1,12 +1,12 @@
-//! The same accesses for every peer that keeps bytes: [`drive`] issues them to a [`Store`], times them, and checks
-//! every byte read.
+//! The same accesses for every peer that keeps bytes: [`drive`] issues them to a [`Store`], times them, and
+//! checks every byte read.
 //!
 //! ```text
 //!   bulk_write  all memory                       -> rate
 //!   bulk_read   all memory, then compared        -> rate
 //!   read4k      one page at a time, compared     -> times
 //!   read64      one line at a time, compared     -> times
-//!   stream64    lines by many, then compared     -> rate
+//!   stream64    many lines in flight, then compared -> rate
 //!   write64     other lines, one at a time, then read back and compared -> times
 //! ```
 //!

@@ -5,9 +5,9 @@ use cxloe_fm::header::Dialect;
 use cxloe_fm::mctp::{Envelope, MctpMessage, Packetizer, Reassembler, TYPE_CCI, TYPE_FM_API};
 use cxloe_fm::memory_fabric::MemoryFabric;
 
-/// Checks any bytes on a connection: invalid messages are rejected; valid ones are answered within the size
-/// limit, and the answer can be parsed. The first byte of `data` selects the length of the pieces in which
-/// the others arrive. It also selects whether the others are packets, or messages (each preceded by a length
+/// Checks arbitrary bytes on a connection: invalid messages are rejected; valid ones are answered within the
+/// size limit, and the answer can be parsed. The first byte of `data` selects the length of the pieces in
+/// which the remaining bytes arrive, and whether these are packets, or messages (each preceded by a length
 /// byte) to be split into packets.
 pub fn fm_api(data: &[u8]) {
     let Some((pieces, rest)) = data.split_first() else { return };

@@ -58,7 +58,7 @@ impl Rig {
     }
 
     /// Checks that the honest client's operations end, and that the lines `named` of its region are
-    /// unchanged, which the hostile client's requests have named.
+    /// unchanged. The hostile client's requests have addressed these lines.
     fn check(&mut self, named: &[u64]) {
         let Rig { agent, bob } = self;
         let hpa = agent.regions[1].start;
@@ -72,7 +72,7 @@ impl Rig {
     }
 }
 
-/// Returns an operation on `count` lines; any `kind` stands for one.
+/// Returns the operation that `kind` selects, on `count` lines; every value of `kind` selects an operation.
 fn operation(kind: u8, count: u32) -> Operation {
     let lines = Lines { at: 0, count };
     match kind % 7 {

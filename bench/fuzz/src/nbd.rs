@@ -6,9 +6,9 @@ use cxloe_nbd::output::Output;
 /// Size of the export in bytes.
 const SIZE: u64 = 1 << 20;
 
-/// Checks any bytes from a client: the state machine always progresses, accesses nothing beyond the export,
-/// and buffers no more input than it has received. The first byte of `data` selects the length of the pieces
-/// in which the others arrive, and whether writes are refused.
+/// Checks arbitrary bytes from a client: the state machine always progresses, accesses nothing beyond the
+/// export, and buffers no more input than it has received. The first byte of `data` selects the length of the
+/// pieces in which the remaining bytes arrive, and whether writes are refused.
 pub fn nbd(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let offer = Offer { name: "scratch".into(), size: Ok(SIZE), read_only: first & 0x80 != 0 };

@@ -5,8 +5,8 @@ use cxloe_client::message::{self, AgentRequest};
 /// Maximum length of a message that the reader accepts, in bytes.
 const LIMIT: usize = 64 << 10;
 
-/// Checks any bytes as a message. The message is refused with a reason, or it is parsed and then survives
-/// encoding and parsing again. No announced length makes the reader request more than the limit.
+/// Checks arbitrary bytes as a message. The message is refused with a reason, or it is parsed and then
+/// survives encoding and parsing again. No announced length makes the reader request more than the limit.
 pub fn agent_message(data: &[u8]) {
     if let Err(error) = message::read::<AgentRequest>(&mut &data[..], LIMIT) {
         assert!(!error.to_string().is_empty());

@@ -13,7 +13,7 @@ use super::{MeasureError, MeasuredRegion};
 use crate::report::Samples;
 
 const PAGE: usize = PAGE_LINES * LINE_SIZE;
-/// Number of line operations for each page operation; so many lines take about as long as one page.
+/// Number of line operations for each page operation; this number of lines takes about as long as one page.
 const LINES_PER_PAGE: u64 = 4;
 
 /// Region that a running agent serves, by its address range.
@@ -51,8 +51,8 @@ impl AgentResults {
     }
 }
 
-/// Times `operation` `count` times, each at a random multiple of `size` in `region`, a first HPA and a length
-/// in bytes.
+/// Times `operation` `count` times, each at a random multiple of `size` in `region`, which is given as first
+/// HPA and length in bytes.
 fn at_random(
     region: (u64, u64),
     size: usize,

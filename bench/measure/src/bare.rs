@@ -32,7 +32,7 @@ impl<'a> Bare<'a> {
     }
 
     /// Sends requests until the memory node's worker has entered its echo loop and answers; fails after 40
-    /// lost ones.
+    /// lost requests.
     pub fn wake(&mut self) -> Result<(), MeasureError> {
         let echo = Echo { request_len: 60, reply_len: 60, replies: 1 };
         // The worker enters the loop at the first request, which may itself stay without an answer.

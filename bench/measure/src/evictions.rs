@@ -29,8 +29,8 @@ enum Leaving {
     Dirty,
 }
 
-/// Names of the samples in the order of the report, each first for faults through the agent and then for
-/// inline ones.
+/// Names of the samples in the order of the report: for each condition, faults through the agent, then inline
+/// faults.
 const KINDS: [(Leaving, [&str; 2]); 3] = [
     (Leaving::Never, ["fault4k", "fault4k_inline"]),
     (Leaving::Clean, ["fault4k_evict", "fault4k_inline_evict"]),

@@ -17,7 +17,7 @@ use crate::report::Samples;
 const CALL_LINES: usize = 4096;
 
 impl MeasuredRegion {
-    /// Writes to the first line of each page the mark of that page, by which a wrong page is found.
+    /// Writes the page's mark to the first line of each page; a wrong page is detected by its mark.
     pub(super) fn mark(&mut self) -> Result<(), MeasureError> {
         let lines: Vec<_> = marks(self.hpa, self.bytes as usize / PAGE_BYTES).collect();
         for some in lines.chunks(CALL_LINES) {

@@ -58,8 +58,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Agent {
-    /// Begins a period in which the agent runs, until the returned value is dropped. Stops the port's memory
-    /// node meanwhile if this measurement started the agent's one.
+    /// Begins a period in which the agent runs, until the returned value is dropped. If this measurement
+    /// started the agent's memory node, the port's memory node is stopped meanwhile.
     pub(crate) fn turn(&self, target: &MeasuredRegion) -> Turn<'_> {
         let other = target.memory_node.filter(|_| !self.processes.is_empty());
         signal(other, Signal::SIGSTOP);
@@ -101,7 +101,7 @@ impl Agent {
         }
     }
 
-    /// Writes to the first line of each page the mark of that page, by which a wrong page is found.
+    /// Writes the page's mark to the first line of each page; a wrong page is detected by its mark.
     pub(super) fn mark(&self, target: &MeasuredRegion) -> Result<(), MeasureError> {
         let _turn = self.turn(target);
         let attached = regions(&self.socket)?.into_iter().find(|r| r.region.as_str() == self.region);
@@ -121,7 +121,7 @@ impl Agent {
         Ok(client.flush()?)
     }
 
-    /// Maps the region with at most one part of `share` resident, runs `body` with it, and unmaps it.
+    /// Maps the region with at most 1/`share` of it resident, runs `body` with the mapping, and unmaps it.
     pub(super) fn mapped<R>(
         &self,
         target: &MeasuredRegion,

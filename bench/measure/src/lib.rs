@@ -50,7 +50,7 @@ use nix::unistd::Pid;
 use cxloe_lab::{Interrupt, Interrupted};
 use machine::MachineError;
 
-/// Port and region on which measurements are made, with what is known of the other end.
+/// Port and region on which measurements are made, with information about the other end.
 pub struct MeasuredRegion {
     /// Port to the memory node, without a cache unless a measurement enables it.
     pub port: Port,
@@ -142,8 +142,8 @@ impl MeasuredRegion {
         self.glance().by(machine::bounce_ns)
     }
 
-    /// Returns the same duration as [`Self::bounce`] less exactly, but in a fraction of a millisecond, for
-    /// use between batches of a few milliseconds.
+    /// Measures what [`Self::bounce`] measures, less exactly but in a fraction of a millisecond, for use
+    /// between batches of a few milliseconds.
     pub(crate) fn bounce_glance(&self) -> Option<f64> {
         self.glance().take()
     }

@@ -1,5 +1,5 @@
-//! Throughput over the number of queues. The compute node has one shard for each queue; a shard has a thread,
-//! a link, an engine and a session of its own, and accesses a part of the region that no other shard
+//! Throughput against the number of queues. The compute node has one shard for each queue; a shard has a
+//! thread, a link, an engine and a session of its own, and accesses a part of the region that no other shard
 //! accesses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,7 +114,7 @@ fn trial(parts: &mut [ShardPart], kind: usize, plan: &ScalePlan) -> Result<Throu
                 let (start, stop) = (&start, Arc::clone(&stop));
                 scope.spawn(move || {
                     if let Some(cpu) = plan.cpus.get(index) {
-                        // Without such a CPU, the thread is measured where the scheduler places it.
+                        // If the CPU does not exist, the thread is measured where the scheduler places it.
                         let _ = machine::pin(*cpu);
                     }
                     let mut random = Random::new(4096 + index as u64);

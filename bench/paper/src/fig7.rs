@@ -129,7 +129,8 @@ impl Fig7 {
     }
 
     fn name(&mut self) {
-        // Without an echo from the memory node, there are no samples of it.
+        // If the memory node's echo is not enabled, there are no samples of echoes; samples without a value
+        // are removed.
         self.samples.retain(|samples| samples.summary().is_some());
         self.names = self.samples.iter().map(|s| s.name().to_owned()).collect();
     }

@@ -69,9 +69,9 @@ pub enum EvaluationPart {
     Fig8,
     /// The cases of the line cache
     Table2,
-    /// Stable rates over thresholds, simulated
+    /// Stable rates against thresholds, simulated
     Fig11,
-    /// Stable rates over initial rates, simulated
+    /// Stable rate against initial rate, simulated
     Fig12,
     /// Costs: CPU time and memory
     Table3,

@@ -209,7 +209,7 @@ impl Path {
                     link.flush()?;
                 }
                 if self.node.as_ref().is_some_and(JoinHandle::is_finished) {
-                    // Nobody has told the thread to stop, so it has ended by an error.
+                    // The thread was not told to stop, so it has ended with an error.
                     return self.close_node().map(|_| Vec::new());
                 }
                 if started.elapsed() > RUN_TIMEOUT {

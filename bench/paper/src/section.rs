@@ -10,7 +10,7 @@ use cxloe_measure::report::{csv, units};
 
 const TERMINAL: u16 = 140;
 
-/// Value in a table, with its unit by its variant.
+/// Value in a table; the variant determines the unit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// Text, which has no unit.
@@ -32,7 +32,7 @@ impl Cell {
         Cell::Text(words.into())
     }
 
-    /// Formats the value for people: three significant digits and a unit.
+    /// Formats the value for reading: three significant digits and a unit.
     pub fn shown(&self) -> String {
         match self {
             Cell::Text(words) => words.clone(),

@@ -20,9 +20,9 @@ pub struct Values {
     pub network_share_percent: f64,
     /// Table II: latencies of the line cache's cases.
     pub table2: Cases,
-    /// Fig. 11: stable rates over the threshold.
+    /// Fig. 11: stable rates against the threshold.
     pub fig11: Thresholds,
-    /// Fig. 12: stable rates over the initial rate.
+    /// Fig. 12: stable rates against the initial rate.
     pub fig12: Initial,
     /// Table III: cost of the hardware.
     pub table3: Grid,

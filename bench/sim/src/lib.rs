@@ -27,14 +27,14 @@
 //!   one that overlaps the read ([`register`]), despite loss, duplication, delay, cuts, pauses and restarts.
 //! * Every operation ends, and fails only with an error that is justified; where only frames are lost, no
 //!   operation fails.
-//! * After a flush, and after a region was released, the pools have the last writes. A killed compute node
+//! * After a flush, and after a region was released, the pools hold the last writes. A killed compute node
 //!   loses its unflushed writes, and nothing else.
 //! * When all nodes are idle, the manager's committed state, the mappings of memory nodes and the attachments
 //!   of compute nodes agree; acknowledged regions exist; unassigned memory is zero.
 //! * Programs with a mapped region read their last writes, across faults, forks, write-backs and killed
 //!   agents, or get an error for a lost page; threads that wait for a page are woken.
 //! * A station without a registered key gets no session, forged and replayed frames have no effect, a node
-//!   with a revoked key is served no more, and no nonce is used twice under one key.
+//!   with a revoked key is no longer served, and no nonce is used twice under one key.
 //! * No compute node sleeps while one of its timers is due: its thread sleeps and wakes as an agent's worker
 //!   does, or as a program with a port.
 //! * After all regions were destroyed, nothing is left of them, and all buffers are empty.
@@ -50,7 +50,7 @@
 //! | `intruder`, `node_keys` | an unauthorised station in the network, and the keys of authorised nodes |
 //! | `memory_node`, `planted_fault` | memory nodes, and planted faults |
 //! | [`control`] | the manager, its network, the operator |
-//! | [`scaling`] | shards and workers with processing times: throughput over the number of queues |
+//! | [`scaling`] | shards and workers with processing times: throughput against the number of queues |
 //! | `campaign`, `tally`, `trace`, `service_rates`, `violation` | many runs, and their results |
 //! | `named` | enumerations whose values users select by name |
 

@@ -24,7 +24,7 @@ pub struct Overrides {
     /// Share of the frames that are lost one by one: 1% or 0.01
     pub loss: Option<Probability>,
 
-    /// Losses in bursts: probabilities to begin and to end one at each frame, as in 0.1%/20%
+    /// Losses in bursts: probabilities that a burst begins and that it ends, at each frame, as in 0.1%/20%
     pub burst: Option<Burst>,
 
     /// Share of the frames that arrive twice
@@ -36,7 +36,7 @@ pub struct Overrides {
     /// Share of the frames in which bits are flipped
     pub corrupt: Option<Probability>,
 
-    /// Share of the frames of which a copy arrives about 65 536 frames later
+    /// Share of the frames that arrive a second time, about 65 536 frames later
     pub late: Option<Probability>,
 
     /// Time from sending to arrival, as in 500ns or 10us

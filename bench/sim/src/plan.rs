@@ -35,7 +35,7 @@ const MS: Duration = Duration::from_millis(1);
 /// One of this number of mixed runs exhausts the sequence numbers. Such a run costs as much as a hundred
 /// others.
 const LATE_ONE_IN: u64 = 512;
-/// A mixed run is of each of the [`SPECIAL`] scenarios once in this number of runs.
+/// Each of the [`SPECIAL`] scenarios is selected for one of this number of mixed runs.
 const SPECIAL_ONE_IN: u64 = 12;
 const SPECIAL: [Scenario; 5] =
     [Scenario::Control, Scenario::Managers, Scenario::Sessions, Scenario::Paging, Scenario::Intruders];
@@ -131,8 +131,8 @@ impl Plan {
     pub fn draw(scenario: Scenario, seed: u64) -> Plan {
         let mut random = Random::part(seed, 1);
         let r = &mut random;
-        // A separate random sequence leaves the other values of each seed as they were before this one was
-        // added.
+        // This value has a separate random sequence, so that the other values of each seed stay as they were
+        // before it was added.
         let special = SPECIAL.get(Random::part(seed, 3).below(SPECIAL_ONE_IN) as usize);
         let (scenario, everything) = match scenario {
             Scenario::Mixed if let Some(special) = special => (*special, false),
@@ -149,7 +149,8 @@ impl Plan {
         plan.pack(&mut Random::part(seed, 4));
         plan.give_queues(&mut Random::part(seed, 6));
         plan.vary_waiting(&mut Random::part(seed, 8));
-        // These runs are about the sequence numbers of a single session, which keys would replace by others.
+        // These scenarios test the sequence numbers of a single session. With keys, rekeying would replace
+        // that session.
         let one_session = matches!(plan.scenario, Scenario::Calm | Scenario::Late | Scenario::Congested);
         plan.keyed |= !one_session && Random::part(seed, 7).below(KEYED_ONE_IN) == 0;
         plan
@@ -362,8 +363,8 @@ impl Plan {
         self.path = overload(r);
         self.batch = pick(r, &[1, 8, 64]);
         self.sealed = r.below(6) == 0;
-        // A separate random sequence leaves the other values of each seed as they were before this one was
-        // added.
+        // This value has a separate random sequence, so that the other values of each seed stay as they were
+        // before it was added.
         self.keyed = Random::part(self.seed, 7_001).below(6) == 0;
         self.timing = pick(r, &[Timing::default(), TIMING, TIMING]);
         for mn in &mut self.mns {
@@ -467,7 +468,8 @@ fn paced() -> Pacing {
     Pacing { control, bucket: BUCKET_DEFAULT, class: CLASS }
 }
 
-/// Scenarios of which a mixed run is one, unless it has all faults or is one of the [`SPECIAL`] ones.
+/// Scenarios from which a mixed run is drawn, unless it has all faults or is one of the [`SPECIAL`]
+/// scenarios.
 const NAMED: [Scenario; 10] = [
     Scenario::Interleaved,
     Scenario::Calm,

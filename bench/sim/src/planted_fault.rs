@@ -42,7 +42,7 @@ named! {
         ZeroesUnlisted = "zeroes-unlisted",
         /// The manager commits a change without the command for the memory node, now and then
         ForgetsCommits = "forgets-commits",
-        /// Compute nodes accept any answer of the manager as the one to their last request
+        /// Compute nodes accept any answer from the manager as the one to their last request
         TakesOldAnswers = "takes-old-answers",
         /// The kernel reports write-protection of pages without protecting them
         IgnoresProtection = "ignores-protection",
@@ -54,8 +54,8 @@ named! {
         LetsGoEarly = "lets-go-early",
         /// Compute nodes sleep longer than until their next timer
         ForgetsTimers = "forgets-timers",
-        /// Compute nodes sleep right after they have followed an order of the manager, as decided before it
-        /// arrived
+        /// After a compute node has followed an order of the manager, it sleeps as it had decided before the
+        /// order arrived
         SleepsOnOrders = "sleeps-on-orders",
     }
 }

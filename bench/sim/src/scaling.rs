@@ -1,6 +1,6 @@
-//! Model of throughput over the number of queues, on a machine with too few cores to measure it. The released
-//! sessions run in virtual time, between shards of a compute node and workers of a memory node that take a
-//! given time for each frame.
+//! Model of throughput against the number of queues, on a machine with too few cores to measure it. The
+//! released sessions run in virtual time, between shards of a compute node and workers of a memory node that
+//! take a given time for each frame.
 //!
 //! ```text
 //!   shard 0: Requester --+                                  +--> worker 0: Responder
@@ -36,7 +36,7 @@ const PAGE: u64 = 4096;
 const STREAMS: u8 = 4;
 /// Virtual time within which all sessions must open, before the first request.
 const OPENING: Duration = Duration::from_millis(200);
-/// Virtual time of requests before counting begins, in which the windows fill.
+/// Virtual time for which requests are sent before counting begins, so that the windows are full.
 const WARM_UP: Duration = Duration::from_millis(1);
 /// Number of frames in a NIC's queue, beyond which arriving frames are dropped.
 const QUEUE_FRAMES: usize = 4096;
@@ -317,7 +317,7 @@ impl Run {
         let cost =
             |frame_ns: u64, lines: usize| Duration::from_nanos(frame_ns + setting.line_ns * lines as u64);
         let mut next = Time(u64::MAX);
-        // As by a NIC, frames are distributed over the queues of the workers by their source addresses.
+        // As in a NIC, frames are distributed over the workers' queues by their source addresses.
         node.receive(usize::MAX, &mut |frame, _| {
             let Some(from) = source(frame) else { return };
             let worker = usize::from(u16::from_be_bytes([from.0[4], from.0[5]])) % workers.len();

@@ -19,9 +19,8 @@ pub struct ServiceRates {
     pub phases: [u64; Phase::ALL.len()],
     /// Rates in the samples, in Mbit/s.
     pub rates_mbit: Histogram<u64>,
-    /// Share of the least served compute node, one number for each run. When the first node has completed all
-    /// of its operations, those that the least served node has completed are counted, in thousandths of the
-    /// most served node's.
+    /// Fairness of each run: the number of operations that the least served compute node has completed when
+    /// the first node has completed all of its own, in thousandths of the number of the most served node.
     pub least_share: Histogram<u64>,
 }
 

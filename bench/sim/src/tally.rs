@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::service_rates::ServiceRates;
 
-/// Declares [`Figures`], a count for each name, which has a doc comment.
+/// Declares [`Figures`] with a count for each name; each name has a doc comment.
 macro_rules! figures {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
         /// Counts of one run, or sums over many runs.

@@ -116,7 +116,8 @@ impl TraceLog {
     }
 }
 
-/// Displays the address of a node as its name, `cn0` or `mn1`, and any other address as such.
+/// MAC address, displayed as the name of its node, such as `cn0` or `mn1`, or as a plain address if no node
+/// has it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Name(pub Mac);
 

@@ -175,7 +175,8 @@ fn planted_mistakes_are_found() {
         (PlantedFault::RepeatsWrites, Scenario::Lossy),
         (PlantedFault::RepeatsWrites, Scenario::Reordering),
         (PlantedFault::ForgetsAnswers, Scenario::Lossy),
-        // These undo a write that a killed compute node had acknowledged, which it must not lose.
+        // These undo a write that was acknowledged to a compute node before it was killed or lost its
+        // session.
         (PlantedFault::RollsBack, Scenario::Restarts),
         (PlantedFault::RollsBack, Scenario::Pauses),
         // These concern the authentication of sessions, and the nonces of sealed frames.

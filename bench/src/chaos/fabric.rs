@@ -18,7 +18,7 @@ use crate::eventually::eventually;
 
 /// Maximum wait for a daemon to start or end.
 const DAEMON_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum wait for an answer of the manager, which may have been killed.
+/// Maximum wait for an answer from the manager, which may have been killed.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 const REGION: &str = "chaos";
 const COMPUTE_NODE: &str = "cn0";
@@ -146,7 +146,8 @@ impl ChaosFabric {
         eventually("both copies are in sync", limit, interrupt, || self.is_whole())
     }
 
-    /// Number of events of legs that became stale, and of legs that were filled.
+    /// Number of manager events that report a leg that became stale, and of those that report a leg filled
+    /// again.
     pub fn leg_events(&self) -> Result<(u64, u64), ChaosError> {
         let count = |kind: &str| -> Result<u64, ChaosError> {
             let (mut count, mut after) = (0, 0);

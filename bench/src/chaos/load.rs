@@ -1,5 +1,5 @@
-//! Load on a region whose lines have versions: writes in batches, reads back, and compares. The agent may be away at any
-//! time, and operations may fail.
+//! Load on a region whose lines have versions: writes in batches, reads back, and compares. The agent may be
+//! unreachable at any time, and operations may fail.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use serde::Serialize;
 use super::ChaosError;
 
 const LINE: u64 = 64;
-/// Number of lines in a batch: those of one page, so that the agent has one operation for all of them.
+/// Number of lines in a batch: the lines of one page, so that one operation of the agent covers all of them.
 const BATCH: usize = 64;
-/// Pause before an agent that is away is tried again.
+/// Pause before the next attempt to reach an agent that does not answer.
 const RETRY: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -44,13 +44,13 @@ impl Longest {
         self.0.fetch_max(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Returns the longest duration in milliseconds, and begins again at 0.
+    /// Returns the longest duration in milliseconds, and resets it to 0.
     pub fn take_ms(&self) -> f64 {
         self.0.swap(0, Ordering::Relaxed) as f64 / 1e3
     }
 }
 
-/// Versions that a line may have: from the last acknowledged one to the last attempted one.
+/// Versions that a line may contain: from the last acknowledged one to the last attempted one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Versions {
     answered: u32,
@@ -58,7 +58,8 @@ struct Versions {
 }
 
 impl Versions {
-    /// Version of line number `at` with this content, if it is one that the line may have.
+    /// Returns the version that `line`, read as line number `at`, contains; `None` if the line may not have
+    /// that version.
     fn judge(self, at: u64, line: &[u8; 64]) -> Option<u32> {
         let version = u32::from_le_bytes([line[0], line[1], line[2], line[3]]);
         let may_be = (self.answered..=self.tried).contains(&version);
@@ -138,7 +139,8 @@ impl Load {
     /// One step: writes a batch at random, or reads one and compares it.
     pub fn step(&mut self) {
         let first = self.random.random_range(0..self.lines.len() / BATCH) * BATCH;
-        // Attempts are repeated like those of a program: the operation lasts from the first attempt on.
+        // As in a program, failed attempts are repeated: the duration of an operation counts from its first
+        // attempt.
         let began = *self.waits_since.get_or_insert_with(Instant::now);
         let done = if self.random.random_bool(0.5) { self.write(first) } else { self.read(first) };
         if done {
@@ -170,7 +172,8 @@ impl Load {
         }
     }
 
-    /// Connection to the agent with the region's address, if the agent is there and has the region.
+    /// Connection to the agent, and address of the region; `None` if the agent cannot be reached or has not
+    /// attached the region.
     fn port(&mut self) -> Option<&mut (Client, u64)> {
         if self.port.is_none() {
             let region = client::regions(&self.socket).ok()?.into_iter().next()?;

@@ -7,7 +7,7 @@
 //!          cn-agent  ------ both copies ------> mn-server x 3          gmm, cn-agent, mn-server
 //! ```
 //!
-//! A write that was answered must be read from then on. A write that failed may have been carried out or not;
+//! An acknowledged write must be visible to all later reads. A write that failed may have been carried out or not;
 //! the next read shows which.
 
 mod fabric;
@@ -167,8 +167,8 @@ fn kill_at_random(
         let away =
             Duration::from_millis(random.random_range(0..AWAY_MAX_MS.min(options.every.as_millis() as u64)));
         let empties = random.random_bool(0.5) && victim.starts_with("mn");
-        // Without a second copy in sync, the only content would be lost, and that would be no error of the
-        // fabric.
+        // If the other copy is not in sync, this memory node has the only current content. Losing it would
+        // not be an error of the fabric.
         let emptied = empties && fabric.is_whole();
         fabric.kill(&victim)?;
         let at_ms = began.elapsed().as_millis() as u64;
@@ -179,7 +179,7 @@ fn kill_at_random(
         kills.push(Kill { at_ms, victim, emptied, longest_ms: 0.0 });
     }
     if let Some(last) = kills.last_mut() {
-        // The load goes on for a while, so that it meets the effects of the last kill.
+        // The load continues for a while, so that the effects of the last kill are observed.
         thread::sleep(options.every.min(Duration::from_secs(2)));
         last.longest_ms = longest.take_ms();
     }

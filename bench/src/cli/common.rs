@@ -42,7 +42,8 @@ pub struct LinkArgs {
     #[arg(long, value_name = Backend::VALUES, default_value = "auto", help_heading = "Link")]
     pub link: Backend,
 
-    /// Encapsulation of frames of a raw link: none (Ethernet), or udp as those of link udp, under headers of our own
+    /// Encapsulation of frames on a raw link: none (Ethernet), or udp (packets like those of link udp, with
+    /// headers that this program writes)
     #[arg(long, value_name = Encap::VALUES, default_value_t, help_heading = "Link")]
     pub encap: Encap,
 
@@ -145,8 +146,8 @@ pub struct RegionArgs {
     #[arg(long, env = "CXLOE_IDENTITY", value_name = "FILE", help_heading = "Memory")]
     pub identity: Option<PathBuf>,
 
-    /// Key of this compute node, made if FILE does not exist [default: the one beside its identity; else, by a Unix
-    /// socket or TLS, one for this run]
+    /// Key of this compute node, made if FILE does not exist [default: the key beside the identity; if there
+    /// is none, over a Unix socket or TLS, a new key for this run]
     #[arg(long, env = "CXLOE_NODE_KEY", value_name = "FILE", help_heading = "Memory")]
     pub node_key: Option<PathBuf>,
 
@@ -159,7 +160,7 @@ pub struct RegionArgs {
     #[arg(long, help_heading = "Memory")]
     pub insecure: bool,
 
-    /// The memory node does not answer bare echoes: measure without that limit
+    /// The memory node does not answer bare echoes: measure without this lower limit
     #[arg(long, help_heading = "Memory")]
     pub no_echo: bool,
 }
@@ -171,7 +172,7 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub json: Option<PathBuf>,
 
-    /// Write the results as CSV, a row each
+    /// Write the results as CSV, one row for each measurement
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub csv: Option<PathBuf>,
 
@@ -307,8 +308,8 @@ pub fn bar(steps: u64, unit: ProgressUnit) -> ProgressBar {
     bar
 }
 
-/// Runs `measure` beside a spinner that says `what` is measured and for how long, hidden if standard error is no
-/// terminal.
+/// Runs `measure` and shows a spinner with `what` is measured and for how long; hidden if standard error is
+/// no terminal.
 pub fn shown<T>(what: impl Into<String>, measure: impl FnOnce() -> T) -> T {
     let spinner = ProgressBar::new_spinner().with_message(what.into());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {

@@ -17,7 +17,7 @@ pub(super) const READY: Duration = Duration::from_secs(20);
 
 /// Machine, or its network namespaces, in which daemons are started.
 pub(super) trait DaemonHost {
-    /// Starts a program, in the namespace of this name if the place has namespaces.
+    /// Starts a program, in the namespace of this name if the host has namespaces.
     fn spawn(&self, namespace: &str, command: Command) -> Result<Process, LabError>;
 }
 

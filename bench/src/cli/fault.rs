@@ -14,13 +14,13 @@ use cxloe_measure::report::{Report, Samples, Statistic};
 
 /// Time page faults and their parts, alternately
 ///
-/// fault4k is the first touch of a page mapped through an agent, fault4k_inline of one whose fault the touching thread
-/// serves itself. Their floors: uffd_floor4k is a userfaultfd fault served from local memory by another thread,
-/// uffd_inline_floor4k one served by the thread that makes it (SIGBUS mode), fetch4k the frames of a page over the bare
-/// link; beside them spin20us, 20 us in which a thread only reads the clock (its p99 is the machine's own), memcpy4k, a page
-/// copied, and dram64, a random line of local memory. In bulk: mapped_read and
-/// inline_read go through a mapped region in order, *_random at random (*_plain: with the prefetcher off), and write_back_*
-/// write pages back of which one line, or all, were written.
+/// fault4k is the first touch of a page mapped through an agent, fault4k_inline of one whose fault the
+/// touching thread serves itself. Their floors: uffd_floor4k is a userfaultfd fault served from local memory
+/// by another thread, uffd_inline_floor4k one served by the thread that makes it (SIGBUS mode), fetch4k the
+/// frames of a page over the bare link; beside them spin20us, 20 us in which a thread only reads the clock
+/// (its p99 is the machine's own), memcpy4k, a page copied, and dram64, a random line of local memory. In
+/// bulk: mapped_read and inline_read go through a mapped region in order, *_random at random (*_plain: with
+/// the prefetcher off), and write_back_* write back pages with one modified line, or with all lines modified.
 ///
 /// Without --interface it runs in a lab of its own, in namespaces of this machine.
 #[derive(clap::Args)]

@@ -12,16 +12,18 @@ use cxloe_paper::figures::{Fig11, Fig12, Model};
 
 /// Draw the paper's congestion figures from a simulated link of 100 Gbit/s
 ///
-/// The controller and the token bucket are those that pace real links. Fig. 11: first and final stable rate over the
-/// threshold of the memory node's receive FIFO. Fig. 12: final stable rate over the rate the link starts at. The same
-/// program gives the same figures everywhere, to the byte; needs neither privileges nor a network.
+/// The controller and the token bucket are those that pace real links. Fig. 11: first and final stable rate
+/// against the threshold of the memory node's receive FIFO. Fig. 12: final stable rate against the initial
+/// rate of the link. The same program gives the same figures everywhere, to the byte; needs neither
+/// privileges nor a network.
 #[derive(clap::Args)]
 pub struct Args {
     /// Figure of the paper to draw
     #[arg(value_enum, default_value_t = FigureChoice::All)]
     which: FigureChoice,
 
-    /// Write fig11.csv, fig11.svg, fig12.csv and fig12.svg, as far as drawn, to this folder, made if missing
+    /// Write the figures drawn (fig11.csv, fig11.svg, fig12.csv, fig12.svg) to this folder, created if
+    /// missing
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 

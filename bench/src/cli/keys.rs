@@ -42,8 +42,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10)]
     connections: u32,
 
-    /// Pairs of slices in each turn in which the open session reads: one beside a flood to an unused address, one
-    /// beside the flood
+    /// Pairs of time slices in each turn: the open session reads during a flood to an unused address, then
+    /// during the flood to the memory node
     #[arg(long, value_name = "N", default_value_t = 10)]
     pairs: u32,
 
@@ -55,8 +55,8 @@ pub struct Args {
     #[arg(long, value_name = "MS", default_value_t = 50)]
     rekey_ms: u64,
 
-    /// Seconds for which pages of a mapped region are touched while its session is replaced, and then while it is not, in
-    /// each way of waiting
+    /// Seconds for which pages of a mapped region are touched while its session is replaced, and again while
+    /// it is not, for each wait style
     #[arg(long, value_name = "S", default_value_t = 10)]
     touch_s: u64,
 

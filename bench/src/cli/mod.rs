@@ -228,7 +228,8 @@ pub fn run() -> ExitCode {
     let said = || output::finish_output().map_err(|failure| failure.message.into());
     match result.and_then(|()| said()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whatever fails after a signal fails because of it: children in the same process group have received it, too.
+        // A failure after a signal is reported as the signal: child processes in the same process group
+        // received the signal too, and may have failed because of it.
         Err(error) => match signal.check() {
             Err(interrupted) => {
                 to_stderr!("cxloe-bench: {interrupted}");

@@ -41,7 +41,8 @@ pub struct OptionalLink(pub Option<LinkArgs>);
 impl clap::Args for OptionalLink {
     fn augment_args(command: clap::Command) -> clap::Command {
         let known: Vec<_> = command.get_arguments().map(|arg| arg.get_id().clone()).collect();
-        // Without an interface there is no link, so all other options of a link require one.
+        // Without an interface there is no link, so every other link option requires the option for the
+        // interface.
         LinkArgs::augment_args(command).mut_args(|arg| match arg.get_id().as_str() {
             "interface" => arg.required(false),
             _ if known.contains(arg.get_id()) => arg,
@@ -80,7 +81,7 @@ pub struct Setup {
     pub lab: Option<Rc<Lab>>,
 }
 
-/// Cable without programs of this project: namespace and interface of both ends, and address of the far end.
+/// Cable for probes only: namespace and interface of both ends, and address of the far end.
 pub const PROBE_CABLE: ((&str, &str), (&str, &str, &str)) =
     (("cn", "cn2"), ("mn", "mn2", "02:00:00:00:00:22"));
 

@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
     only: Vec<EvaluationPart>,
 
-    /// A tenth of everything: to see the output, not its figures
+    /// Run a tenth of every measurement: to see the layout of the output, not for its figures
     #[arg(long)]
     quick: bool,
 

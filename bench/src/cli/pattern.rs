@@ -16,12 +16,14 @@ use cxloe_measure::pattern::mix::Mix;
 use cxloe_measure::pattern::{self, Pattern, Plan, Results, Share};
 use cxloe_measure::report::Samples;
 
-/// Measure access patterns over the line port and over mapped memory: load-latency, pointer chase, GUPS, STREAM, mixes
+/// Measure access patterns over the line port and over mapped memory: load-latency, pointer chase, GUPS,
+/// STREAM, mixes
 ///
-/// Every pattern runs over the line port (--over port: lines of 64 bytes, many in flight), over memory mapped through an
-/// agent (mapped: loads, stores and page faults), over memory whose faults the measuring thread serves itself (inline),
-/// and, to compare with, over memory of this machine (local). --resident says how much of the working set may be here: in
-/// the line cache over the port, in pages otherwise. All data is checked; wrong data is an error.
+/// Every pattern runs over the line port (--over port: lines of 64 bytes, many in flight), over memory mapped
+/// through an agent (mapped: loads, stores and page faults), over memory whose faults the measuring thread
+/// serves itself (inline), and, to compare with, over memory of this machine (local). --resident says how
+/// much of the working set may be held locally: in the line cache over the port, in pages otherwise. All data
+/// is checked; wrong data is an error.
 ///
 /// Without --interface it runs in a lab of its own, in namespaces of this machine.
 #[derive(clap::Args)]
@@ -69,7 +71,7 @@ pub struct Args {
     #[arg(long, value_name = "MIX", default_value = "reads", help_heading = "Patterns")]
     traffic: Mix,
 
-    /// mix: reads to writes, one after the other
+    /// mix: ratios of reads to writes, measured one after the other
     #[arg(
         long,
         value_name = "MIXES",
@@ -79,7 +81,7 @@ pub struct Args {
     )]
     mixes: Vec<Mix>,
 
-    /// hot-cold: shares of the pages that are hot, one after the other
+    /// hot-cold: shares of the pages that are hot, measured one after the other
     #[arg(
         long,
         value_name = "SHARES",
@@ -97,7 +99,7 @@ pub struct Args {
     #[arg(long, value_name = "EXPONENT", value_parser = exponent, help_heading = "Patterns")]
     zipf: Option<f64>,
 
-    /// stream: iterations that count, after one that does not
+    /// stream: timed iterations, after one untimed iteration
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=200), help_heading = "Patterns")]
     iterations: u32,
 

@@ -117,7 +117,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     trials: u32,
 
-    /// Folder for files of swap, on a disk
+    /// Folder for swap files, on a disk
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap_dir: PathBuf,
 
@@ -152,7 +152,7 @@ impl Args {
         !self.list
     }
 
-    /// Options of the default measurement, for a command of which it is a part.
+    /// Options of the default measurement, for another command that contains this measurement.
     pub fn within(choice: ChosenPrograms) -> Args {
         Args {
             choice,
@@ -216,7 +216,7 @@ pub fn carry_out(
     interrupt: Interrupt,
 ) -> Result<(ProgramsTable, Vec<String>), Failure> {
     let (mut absent, chosen) = probed(args.chosen()?);
-    // Areas of swap and groups that a killed run has left are removed first.
+    // Swap areas and control groups left behind by a killed run are removed first.
     restore_forgotten(&args.swap_dir);
     let absent_ways = absent_ways(&args.ways, standing, &args.swap_dir);
     let mut ways: Vec<MemoryBacking> =
@@ -362,7 +362,7 @@ fn put_out(args: &Args, table: &ProgramsTable) -> Result<(), Failure> {
 struct Fabric {
     /// Access to the region that the measured program uses.
     remote: Remote,
-    /// Link as an argument of the agent.
+    /// Value of the agent's option `--link`.
     link: String,
     _agent: Process,
     _memory_node: Process,

@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 128)]
     depth: usize,
 
-    /// Pace requests by congestion signals, of which there are none here
+    /// Pace requests by congestion signals, which do not occur on this link
     #[arg(long, value_name = "on|off", default_value = "on")]
     rate_control: Switch,
 
@@ -188,7 +188,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         interrupt: Some(interrupt.clone()),
     };
     let mut interfaces = vec![bench, place.memory_node.0.clone()];
-    // On the loopback interface, both ends have the same one.
+    // On the loopback interface, both ends have the same interface.
     interfaces.dedup();
     let (mut report, samples) = measure(args, &mut target, (&info, &frames), interfaces, wait)?;
     verify(&mut target)?;

@@ -82,7 +82,8 @@ impl QuickstartNetwork {
         })
     }
 
-    /// URL of the manager's socket in `state`, by which the user who runs the quickstart is an administrator.
+    /// URL of the manager's socket in `state`, which gives the user who runs the quickstart administrator
+    /// rights.
     pub fn manager(state: &Path) -> String {
         format!("unix:{}", state.join("gmm.sock").display())
     }

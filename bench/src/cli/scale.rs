@@ -19,12 +19,12 @@ use cxloe_measure::scale::{ScalePlan, scale};
 
 /// Measure how throughput grows with queues, or what workers cost
 ///
-/// For 1, 2, 4, ... queues as many shards of this compute node, a thread each, read lines and read and write bulk in a
-/// part of a region each. The memory node needs as many workers, and both machines as many cores: with fewer, the table
-/// shows that it works, and not how fast it is.
+/// For 1, 2, 4, ... queues, as many shards of this compute node read lines, and read and write in bulk; each
+/// shard has a thread and a part of a region of its own. The memory node needs as many workers, and both
+/// machines as many cores: with fewer, the table shows that it works, and not how fast it is.
 ///
-/// With --workers, in a lab of its own: the CPU time that an agent's workers take for a line and for a page fault, by
-/// their number, whatever the number of cores.
+/// With --workers, in a lab of its own: the CPU time that an agent's workers take for a line and for a page
+/// fault, by number of workers. It does not depend on the number of cores.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -32,8 +32,8 @@ pub struct Args {
     #[command(flatten)]
     region: RegionArgs,
 
-    /// Simulate instead, with a core for each queue at both ends and this number of nanoseconds for a frame
-    /// at the memory node: neither the interface nor a memory node is touched
+    /// Simulate instead, with a core for each queue at both ends; the memory node takes this number of
+    /// nanoseconds for each frame. Uses neither the interface nor a memory node
     #[arg(long, value_name = "NS")]
     simulate: Option<u64>,
 
@@ -202,7 +202,7 @@ fn by_workers(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         .map_or(Ok(()), |path| write(path, serde_json::to_string_pretty(&results)?.as_bytes()))
 }
 
-/// Table with a row for each number of workers: medians, and their multiples of the first row's.
+/// Table with a row for each number of workers: medians, and their ratios to the first row.
 fn workers_table(workers: &[u8], trials: &[WorkersTrial]) -> String {
     let mut text = String::from("workers   ns/line     x   ns/fault     x\n");
     let median = |number: u8, of: fn(&WorkersTrial) -> f64| {
@@ -219,7 +219,7 @@ fn workers_table(workers: &[u8], trials: &[WorkersTrial]) -> String {
     text
 }
 
-/// Table with a row for each number of queues: total rate, and its multiple of the rate with one queue.
+/// Table with a row for each number of queues: total rate, and its ratio to the rate with one queue.
 fn table(rows: &[(u8, Vec<Throughput>)]) -> String {
     let mut text = String::from("queues   lines/s     x   read GiB/s     x   write GiB/s     x\n");
     let Some((_, first)) = rows.first() else { return text };

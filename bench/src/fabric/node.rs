@@ -8,7 +8,6 @@ pub const EXTENT: u64 = 2 << 20;
 /// Bytes of a memory node's pool.
 const POOL: u64 = 1 << 40;
 
-/// Registration of the `index`-th memory node.
 pub fn memory_node(index: u32) -> RegisterMemoryNode {
     RegisterMemoryNode {
         name: name("mn", index),
@@ -27,14 +26,12 @@ pub fn memory_node(index: u32) -> RegisterMemoryNode {
     }
 }
 
-/// Registration of the `index`-th compute node.
 pub fn compute_node(index: u32) -> RegisterComputeNode {
     let (cn_id, name, instance_id) = (cn_id(index), name("cn", index), 1 + u64::from(index));
     let (key, new_key) = (None, false);
     RegisterComputeNode { cn_id, name, udp: None, key, new_key, instance_id, seen: Watermark::default() }
 }
 
-/// The identity of the `index`-th compute node.
 pub fn cn_id(index: u32) -> CnId {
     CnId::new(octets(1, index)).expect("a unicast address")
 }

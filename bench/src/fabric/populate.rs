@@ -53,7 +53,7 @@ pub enum PopulateError {
     Interrupted(#[from] Interrupted),
 }
 
-/// Manager and its store, called as by the server.
+/// Manager and its store, used in the same way as by the server.
 struct Filling {
     manager: Manager,
     store: RedbStore,
@@ -104,8 +104,8 @@ impl Filling {
     }
 }
 
-/// Fills the store at `path` with a fabric of this size; calls `tick` with the number of regions made so far,
-/// and ends with its error.
+/// Fills the store at `path` with a fabric of this size. Calls `tick` with the number of regions made so far;
+/// an error of `tick` ends the work.
 ///
 /// # Errors
 /// Returns any [`PopulateError`].
@@ -127,7 +127,7 @@ pub fn populate(
         filling.apply(Command::RegisterComputeNode(compute_node(index)))?;
     }
     filling.commit()?;
-    // The commit of the registrations does not count.
+    // The time of the registrations' commit is discarded.
     filling.commits = TimeCollector::new();
 
     let (mut allocations, started) = (TimeCollector::new(), Instant::now());

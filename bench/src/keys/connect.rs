@@ -19,7 +19,7 @@ use cxloe_lab::Interrupt;
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Time from the start of a flood to the first measurement.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Pause after a flood changes its destination, in which frames in flight arrive.
+/// Pause after each change of a flood's destination, so that frames in flight arrive before the next slice.
 const TURN: Duration = Duration::from_millis(5);
 const NO_REKEY: Duration = Duration::from_secs(3600);
 
@@ -49,7 +49,8 @@ pub struct UnderFlood {
     pub reads_median_per_s: f64,
     /// Lines read per second by the open session during the same flood to an unused address: median of the slices.
     pub elsewhere_median_per_s: f64,
-    /// Ratios of the read rates of neighbouring slices: flood to the memory node over flood to an unused address.
+    /// Ratios of the read rates of neighbouring slices: flood to the memory node, divided by flood to an
+    /// unused address.
     pub reads_over_elsewhere: Ratios,
 }
 
@@ -65,7 +66,7 @@ pub struct Ratios {
 }
 
 impl Ratios {
-    /// Statistics of pairs of numerator and denominator.
+    /// Divides the pairs (numerator, denominator); a denominator below 1 counts as 1.
     fn of(pairs: &[(f64, f64)]) -> Ratios {
         let mut ratios: Vec<f64> = pairs.iter().map(|(one, other)| one / other.max(1.0)).collect();
         ratios.sort_by(f64::total_cmp);
@@ -92,7 +93,7 @@ struct FloodSamples {
 }
 
 impl FloodSamples {
-    /// Makes one turn of a flood: connections, and pairs of slices.
+    /// Makes one turn of a flood: reads in pairs of slices, then connects and times each connection.
     fn turn(
         &mut self,
         site: &Site,
@@ -141,7 +142,7 @@ impl FloodSamples {
     }
 }
 
-/// Lines per second that `port` reads during `length` while the flood goes to `aim`.
+/// Lines per second that `port` reads during `length` while the flood is sent to `aim`.
 fn slice(port: &mut Port, flood: &Flood, aim: Aim, length: Duration) -> Result<f64, KeysError> {
     flood.aim(aim);
     read_for(port, TURN)?;

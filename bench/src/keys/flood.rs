@@ -96,8 +96,8 @@ impl Completions for DiscardCompletions {
     fn failed(&mut self, _: u64, _: OpError, _: &[u8]) {}
 }
 
-/// Hello with source address `from`, made with the key `own`, for the memory node at `to` with the public key `mn`; it
-/// differs for each `number`.
+/// Hello with source address `from`, made with the key `own`, for the memory node at `to` with the public key
+/// `mn`. Different values of `number` give different Hellos.
 ///
 /// # Errors
 /// Returns [`KeysError::NoHello`] if the handshake sends none.
@@ -215,7 +215,7 @@ impl Drop for Flood {
 fn flood(link: &mut dyn Link, hellos: &[Vec<u8>], rate: u64, shared: &FloodState) -> Result<(), KeysError> {
     let (started, mut done) = (Instant::now(), 0_u64);
     while !shared.stop.load(Ordering::Relaxed) {
-        // After a delay, at most a tenth of a second's Hellos are made up for.
+        // After a delay of this thread, at most a tenth of a second's worth of late Hellos is still sent.
         let due = (started.elapsed().as_nanos() as u64).saturating_mul(rate) / 1_000_000_000;
         done = done.max(due.saturating_sub(rate / 10));
         let aim = shared.aim.load(Ordering::Relaxed);

@@ -60,7 +60,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Statistics of times in nanoseconds.
+    /// Summarises `ns`, which may be in any order; all fields are 0 if it is empty.
     pub fn of(mut ns: Vec<u64>) -> Times {
         ns.sort_unstable();
         let at = |share: f64| {

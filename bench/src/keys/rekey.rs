@@ -18,7 +18,7 @@ const NO_REKEY: Duration = Duration::from_secs(3600);
 pub struct RekeyPlan {
     /// Time from one rekeying to the next.
     pub every: Duration,
-    /// Number of turns with and as many without rekeying.
+    /// Number of turns with rekeying, which is also the number of turns without.
     pub rounds: u32,
     /// Duration of a turn.
     pub each: Duration,
@@ -41,11 +41,12 @@ pub struct Rekeyed {
     pub across: Times,
     /// Number of reads across a change of keys that took longer than a millisecond.
     pub across_over_1ms: usize,
-    /// Longest read of each window of [`WINDOW`] in which the session changed keys, in the same turns.
+    /// Longest read of each time window with a change of keys, in the turns with rekeying; [`WINDOW`] is the
+    /// length of a window.
     pub worst_with: Times,
     /// Number of windows with a change of keys whose longest read exceeds a millisecond.
     pub worst_with_over_1ms: usize,
-    /// Longest read of each window of [`WINDOW`] without a change of keys, in the same turns.
+    /// Longest read of each time window without a change of keys, in the turns with rekeying.
     pub worst_without: Times,
     /// Number of windows without a change of keys whose longest read exceeds a millisecond.
     pub worst_without_over_1ms: usize,
@@ -124,7 +125,7 @@ pub fn rekeying(site: &Site, plan: &RekeyPlan, interrupt: &Interrupt) -> Result<
                 }
             }
             port.close()?;
-            // The next turn uses another session.
+            // The next turn uses another session, so no window may extend into it.
             (taken.windows.since, taken.windows.worst, taken.windows.last) = (None, 0, None);
         }
     }

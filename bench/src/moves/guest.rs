@@ -15,7 +15,7 @@ pub struct GuestSizes {
     pub area: u64,
     /// Bytes of the working set, which each pass reads.
     pub working: u64,
-    /// Each pass writes one page of this many in the working set.
+    /// Each pass writes one page out of every `written_of` pages of the working set.
     pub written_of: u32,
 }
 

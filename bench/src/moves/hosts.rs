@@ -17,7 +17,7 @@ use crate::eventually::eventually;
 
 /// Maximum wait for a daemon, or for the monitor of a machine.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Maximum wait for an answer of the manager.
+/// Maximum wait for an answer from the manager.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Name of the region that is the machine's memory.
 const REGION: &str = "moves";

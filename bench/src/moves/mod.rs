@@ -157,7 +157,7 @@ fn one_move(
     let first = first.ok_or("the guest has completed no pass where it went")?;
     let stopped_ms = report["stopped_ms"].as_f64().ok_or("the report has no time")?;
     let pass_ms = 1000.0 / before.max(1.0);
-    // The guest resumes at the end of its stop, which began within the pass after the last one that was seen.
+    // The stop began at most one pass after `last`, so the guest resumed about `stopped_ms` after `last`.
     let resumed = last + Duration::from_secs_f64(stopped_ms / 1000.0);
     Ok((
         Move {

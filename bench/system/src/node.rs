@@ -32,7 +32,7 @@ pub struct MemoryNode {
 
 impl MemoryNode {
     /// Starts a memory node on `interface`, with its files in `folder`, and waits until the node serves. Each
-    /// pair of `map` (CN id, bytes) gives a compute node so much memory, from CMem address 0 on.
+    /// pair of `map` (CN id, bytes) gives a compute node this number of bytes, from CMem address 0 on.
     ///
     /// # Errors
     /// Returns an error when the node does not start, or has ended.
@@ -205,7 +205,7 @@ pub fn port(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheCo
     port_of(link, 1, peer, hpa, bytes, cache)
 }
 
-/// Like [`port`], with another instance number, as of a restarted program.
+/// Like [`port`], with the instance number of a program that has been restarted.
 pub fn successor(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
     instance(link, (1, 0x5EED + 1), peer, (hpa, bytes), cache)
 }

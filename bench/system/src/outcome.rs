@@ -45,7 +45,7 @@ pub fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {
     if holds { Ok(()) } else { Err(otherwise.into().into()) }
 }
 
-/// Polls until `look` returns true or a value, at most [`LIMIT`].
+/// Polls until `look` returns true or a value, for at most [`LIMIT`].
 ///
 /// # Errors
 /// Returns an error that `what` did not happen.

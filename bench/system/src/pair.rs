@@ -198,7 +198,7 @@ impl Pair {
     /// Waits until the agent lists the region in this state.
     ///
     /// # Errors
-    /// Returns an error when the agent does not list the region so.
+    /// Returns an error when the region does not reach the state in time.
     pub fn attached(&self, name: &str, state: &str) -> Outcome<AttachedRegion> {
         eventually(&format!("region {name} is {state}"), || {
             let regions = client::regions(&self.socket()).ok()?;

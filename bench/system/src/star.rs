@@ -82,7 +82,7 @@ impl Star {
         Ok(rig)
     }
 
-    /// Waits for the result of a call of the manager.
+    /// Waits for the result of a call to the manager.
     pub fn ask<T>(&self, call: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
         self.runtime.block_on(call)
     }

@@ -73,7 +73,7 @@ pub enum ClientError {
         /// Error of connecting to the socket.
         source: io::Error,
     },
-    /// The agent is reached, and does not carry out the request.
+    /// The agent was reached, but refused the request.
     #[error("the agent at {} refused: {reason}", .path.display())]
     Refused {
         /// Path of the agent's socket.
@@ -105,7 +105,7 @@ pub enum ClientError {
     Engine(#[from] EngineError),
 }
 
-/// A client of a running agent, for one thread: each further thread needs one of its own.
+/// A client of a running agent, for one thread: each further thread needs a client of its own.
 ///
 /// It has a port of the agent's first worker, and opens ports of other workers when their addresses are used.
 #[derive(Debug)]
@@ -273,8 +273,8 @@ pub fn set_limit(path: &Path, space: u64, limit: u64) -> Result<(), ClientError>
     }
 }
 
-/// Writes all dirty pages of a space back, and waits until memory nodes have them. With `zeros`, also writes
-/// zeros for discarded pages.
+/// Writes all dirty pages of a space back, and waits until memory nodes have them. If `zeros` is true, also
+/// writes zeros for discarded pages.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -307,7 +307,8 @@ pub fn note(path: &Path, space: u64, hot: Vec<u32>, zeros: Vec<(u32, u32)>) -> R
     done(path, ask(path, AgentCall::Note { space, hot, zeros })?)
 }
 
-/// Has a suspended space served again, as soon as its region is attached, for which the agent waits up to `limit`.
+/// Has a suspended space served again once its region is attached. The agent waits up to `limit` for the
+/// attachment.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].

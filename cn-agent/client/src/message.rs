@@ -54,9 +54,9 @@ pub enum AgentCall {
     Counters,
     /// Open a port of the first worker, which has rings to submit reads and writes.
     Port,
-    /// Open a port of another worker than the first.
+    /// Open a port of a worker other than the first.
     PortOf {
-        /// Number of the worker: the one of the addresses that will be used
+        /// Number of the worker, which follows from the addresses that will be used
         /// ([`worker_of`](cxloe_cn_core::attachments::worker_of)).
         worker: usize,
     },
@@ -101,11 +101,11 @@ pub enum AgentCall {
         /// Name of the region, from [`AgentAnswer::Created`].
         region: Name,
     },
-    /// Write all dirty pages back. The answer comes when memory nodes have them.
+    /// Write all dirty pages back. The answer is sent once memory nodes have the pages.
     CleanAll {
         /// Number of the space, from [`AgentAnswer::Mapped`].
         space: u64,
-        /// Whether memory nodes get zeros for discarded pages.
+        /// Whether zeros are also written to memory nodes for discarded pages.
         #[serde(default = "yes")]
         zeros: bool,
     },
@@ -143,8 +143,8 @@ fn yes() -> bool {
     true
 }
 
-/// Request of a process to become a member. The userfaultfd comes with the request, unless the process is a forked
-/// child; with `resume`, the shared state and any shared memory come, too.
+/// Request of a process to become a member. The userfaultfd is sent with the request, unless the process is a
+/// forked child; if `resume` is set, the shared state and any shared memory are sent too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// Number of the space. It is random: a process that has it may join.
@@ -161,7 +161,7 @@ pub struct JoinRequest {
     pub view: Option<u16>,
     /// Whether the process was a member under a predecessor of this agent.
     pub resume: bool,
-    /// Files by which the process shows its memory, which come last.
+    /// Files by which the process shows its memory; their descriptors are sent last.
     pub files: ShownFiles,
 }
 
@@ -190,7 +190,7 @@ pub enum AgentAnswer {
     Sessions(Vec<Session>),
     /// Counters of the agent since its start.
     Counters(Box<Counters>),
-    /// The port is open; its rings come with this answer, as a memfd.
+    /// The port is open; the memfd with its rings is attached to this answer.
     Port {
         /// Size of the memfd in bytes.
         bytes: u64,
@@ -206,8 +206,8 @@ pub enum AgentAnswer {
         pages: u32,
         /// Whether the region is sealed, and is to be mapped for reading only.
         sealed: bool,
-        /// Names of the descriptors that come with this answer, in order: `ledger` (the space's shared
-        /// state), `memory`, `userfaultfd` (for `/dev/userfaultfd`).
+        /// Names of the descriptors attached to this answer, in order: `ledger` (the space's shared state),
+        /// `memory`, `userfaultfd` (for `/dev/userfaultfd`).
         descriptors: Vec<String>,
     },
     /// The region was created, but is not attached yet.

@@ -10,7 +10,8 @@ pub trait RingMemory {
     /// Copies the `N` words from index `first` on, each at a time of its own.
     fn copy_out<const N: usize>(&self, first: usize) -> [u64; N];
 
-    /// As [`copy_out`](Self::copy_out); all stores before a release store of one of the words are visible afterwards.
+    /// Like [`copy_out`](Self::copy_out), but all stores before a release store of one of the words are
+    /// visible afterwards.
     fn acquire<const N: usize>(&self, first: usize) -> [u64; N];
 
     /// Stores `value` in the word `index`, where the other end can read it, with the memory ordering `order`.

@@ -17,12 +17,14 @@ use loom::thread;
 const SUBMISSIONS: usize = 512;
 const COMPLETIONS: usize = SUBMISSIONS + 256 * ENTRY;
 const ENTRY: usize = 16;
-/// Words of the layout, of the agent and of the client, and the number of completions that were taken.
+/// Indices of the words outside the rings: two of the layout, one each of the agent and the client, and the
+/// number of completions that were taken.
 const ENDS: [usize; 5] = [0, 1, 16, 32, 48];
 const TAKEN: usize = 48;
-/// Limit of switches between the threads that no wait causes; two are enough to show most errors of protocols.
+/// Maximum number of preemptions, that is switches between the threads that no wait causes. Two are enough to
+/// reveal most errors of protocols.
 const PREEMPTIONS: usize = 2;
-/// Maximum number of orders to try, in case a change of the rings makes them many more.
+/// Maximum number of orders to try, in case a change of the rings multiplies the orders.
 const ORDERS_MAX: usize = 50_000;
 
 /// Shared memory with only the words that a few operations use.
@@ -61,7 +63,7 @@ impl RingMemory for ModelMemory {
     }
 }
 
-/// Sleep of one end until the other wakes it: the byte on the socket of a port.
+/// Models the byte on a port's socket, by which one end wakes the other.
 type Sleep = Arc<Notify>;
 
 fn check(run: impl Fn() + Sync + Send + 'static) {

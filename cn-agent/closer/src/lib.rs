@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-/// Maximum number of closing threads. While fewer descriptors than that are slow to close, no other one waits
-/// for them.
+/// Maximum number of closing threads. While fewer descriptors than this are slow to close, no other
+/// descriptor waits for them.
 const THREADS_MAX: usize = 16;
 /// Time after which a closing thread without work ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -26,7 +26,8 @@ struct Closer {
     queue: Sender<Box<dyn Any + Send>>,
     work: Receiver<Box<dyn Any + Send>>,
     threads: AtomicUsize,
-    /// Number of threads that wait for work. No thread is started while the queue is no longer than that.
+    /// Number of threads that wait for work. No thread is started while the queue is no longer than this
+    /// number.
     idle: AtomicUsize,
 }
 

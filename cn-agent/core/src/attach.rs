@@ -62,7 +62,7 @@ pub struct SessionKeys {
 }
 
 impl SessionKeys {
-    /// Returns a set for sessions without authentication: neither this node nor any memory node has a key.
+    /// Returns settings without any key, for sessions without authentication.
     pub fn none(entropy: Entropy) -> SessionKeys {
         SessionKeys {
             entropy,
@@ -74,7 +74,7 @@ impl SessionKeys {
         }
     }
 
-    /// Takes over the manager's keys of some memory nodes; `None` for a revoked key.
+    /// Updates the public keys of memory nodes from the manager's list; `None` marks a revoked key.
     fn update(&mut self, announced: BTreeMap<Mac, Option<PublicKey>>) {
         for (mac, key) in announced {
             match key {
@@ -90,14 +90,14 @@ impl SessionKeys {
         }
     }
 
-    /// Whether no session may be opened with the memory node at `peer`: its key is revoked, and no key of it
-    /// is configured.
+    /// Whether no session may be opened with the memory node at `peer`: its key is revoked, and no key is
+    /// configured for the node.
     pub fn bars(&self, peer: Mac) -> bool {
         self.revoked.contains(&peer) && !self.named.contains_key(&peer)
     }
 
-    /// Returns the keys of a session with the memory node at `peer`; `None` if this node has no key or that
-    /// of the memory node is unknown.
+    /// Returns the keys of a session with the memory node at `peer`; `None` if this node has no key or the
+    /// memory node's key is unknown.
     pub fn with(&self, peer: Mac) -> Option<KeyPair> {
         self.pair(*self.named.get(&peer).or_else(|| self.announced.get(&peer))?)
     }
@@ -272,8 +272,8 @@ impl SessionSettings {
     }
 
     /// Opens sessions with the memory nodes of a region that another worker serves. A memory node accepts
-    /// sessions from the further addresses of a compute node only while it has one with the node's own
-    /// address, which is the first worker's.
+    /// sessions from a compute node's further addresses only while the session with the node's own address,
+    /// which the first worker uses, is open.
     pub fn open_sessions(&self, engine: &mut Engine, attachment: &Attachment, now: Time) {
         let Attachment { region, backing, .. } = attachment;
         let decoders = region.decoders.iter().enumerate().filter(|(_, decoder)| !backing.serves(decoder));

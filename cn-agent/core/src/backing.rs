@@ -98,8 +98,7 @@ pub struct DevicePlacement {
     /// Number of bytes of the region that the device serves: the first ones of the region, at the start of
     /// the device.
     pub bytes: u64,
-    /// Identity of the machine's boot since which the device has the content; `None` if the content is
-    /// persistent.
+    /// Boot id of the machine under which the device's content is valid; `None` if the content is persistent.
     pub boot: Option<String>,
     /// Reason why the region's content is lost; `None` if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +117,7 @@ pub trait DeviceMemory: LocalMemory {
     fn give_up(&self);
 }
 
-/// A device in use. Two values are equal if they refer to the same object.
+/// Handle of a device in use. Two handles are equal if they refer to the same object.
 #[derive(Clone, Debug)]
 pub struct UsedDevice(pub Arc<dyn DeviceMemory>);
 

@@ -32,7 +32,7 @@ pub enum LineState {
 struct CacheWay {
     /// Number of the line, its HPA divided by 64; `u64::MAX` if the way is empty.
     line: u64,
-    /// State in the low two bits, the time of last use above.
+    /// State in the low two bits, the time of last use in the bits above.
     stamp: u64,
 }
 

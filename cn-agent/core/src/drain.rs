@@ -23,7 +23,7 @@ struct Drain {
     slow_logged: bool,
 }
 
-/// Action when all dirty lines are written back.
+/// Action after all dirty lines of a region have been written back.
 enum DrainEnd {
     /// Leave the region closed, and notify the control thread that the region with this ticket is drained.
     Tell(u64),
@@ -31,7 +31,7 @@ enum DrainEnd {
     Attach(Option<Box<Attachment>>),
 }
 
-/// Action left to the worker once a drain has ended.
+/// Action for the worker to carry out once a drain has ended.
 pub enum Drained {
     /// Notify the control thread that the region with this ticket is drained.
     Tell(u64),

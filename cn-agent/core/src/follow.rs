@@ -48,7 +48,7 @@ pub enum ManagerAnswer {
     Stale,
     /// Answer to a sync: the node's regions, at the end of the long poll.
     Synced(Box<ComputeNodeSynced>),
-    /// Answer to [`ManagerRequest::NotFollowed`], or the end of the attempt.
+    /// Answer to [`ManagerRequest::NotFollowed`], or the end of an attempt to send it.
     Done,
 }
 
@@ -133,8 +133,8 @@ impl Follow {
         matches!(self.phase, FollowPhase::Syncing)
     }
 
-    /// Returns the next request to the manager. Every operation that began before event `quiet` was applied
-    /// has ended.
+    /// Returns the next request to the manager. The caller states that every operation that began before
+    /// event number `quiet` was applied has ended.
     ///
     /// # Panics
     /// If the previous request has not been answered.

@@ -64,12 +64,13 @@ pub struct SpaceOptions {
     /// Time of the region's creation, in milliseconds since the Unix epoch, which distinguishes the region from
     /// another one of its name; 0: unknown.
     pub created_ms: u64,
-    /// User in whose share the space and its processes count; `None`: root, the agent's user, or no shares.
+    /// User in whose share the space and its processes count; `None` for root and the agent's user, or
+    /// without shares.
     pub user: Option<u32>,
 }
 
-/// Returns the limit of resident pages for `bytes` bytes. If the region fits in, the limit is all its pages
-/// and the pager's reserve, so that no page is evicted.
+/// Returns the limit of resident pages for `bytes` bytes. If the region fits, the limit is the number of its
+/// pages plus the pager's reserve, so that no page is evicted.
 pub fn limit_pages(bytes: u64, region: u32) -> u32 {
     let all = region.saturating_add((region / 8).clamp(16, 2048));
     if bytes >= u64::from(region) * PAGE_BYTES as u64 { all } else { (bytes / PAGE_BYTES as u64) as u32 }
@@ -91,8 +92,8 @@ const RESERVED_MAX: u64 = 1 << 40;
 /// allocators' windows.
 pub(crate) const PRIVATE_SPARE: u32 = 32;
 
-/// Number of pages of a view of a region of `pages` pages. A view of private memory has more than the region,
-/// because a process reserves more addresses than it uses.
+/// Number of pages of a view of a region of `pages` pages. A view of private memory has more pages than the
+/// region, because a process reserves more addresses than it uses.
 pub fn view_pages(kind: MappingKind, pages: u32) -> u32 {
     match kind {
         MappingKind::Private => {
@@ -131,7 +132,8 @@ pub struct MapRequest {
     /// Whether to adopt the space of a dead agent. The request then brings the space's shared state, and, for shared
     /// memory, its memory file.
     pub resume: bool,
-    /// Bytes of a region that is not attached here yet; `None` for one that is. Until the region comes, faults wait.
+    /// Size in bytes of a region that is not attached to this node yet; `None` for an attached one. Faults
+    /// wait until the region is attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incoming: Option<u64>,
 }
@@ -155,7 +157,7 @@ pub struct PagingView {
     /// Whether evictions, and processes, wait because the region has no free slot left.
     #[serde(default)]
     pub full: bool,
-    /// Whether faults wait because the region is leaving, or is not here yet.
+    /// Whether faults wait because the region is moving to another node, or has not arrived on this node yet.
     #[serde(default)]
     pub suspended: bool,
     /// Whether pages are read ahead for readers in constant strides.

@@ -1,5 +1,5 @@
 //! Shares: the part that one user may have of resources that all users of an agent need. Root and the agent's
-//! own user have no share, and a reserve that other users cannot take.
+//! own user are not limited to a share, and have a reserve that other users cannot take.
 
 use serde::{Deserialize, Serialize};
 

@@ -38,7 +38,8 @@ pub enum DeviceError {
     Gone { path: PathBuf },
 }
 
-/// A device that this process uses, and no other process until this is dropped or [given up](DeviceMemory::give_up).
+/// A device that this process uses exclusively, until this value is dropped or [given
+/// up](DeviceMemory::give_up).
 #[derive(Debug)]
 pub struct Device {
     path: PathBuf,
@@ -115,8 +116,8 @@ impl DeviceMemory for Device {
 
     fn give_up(&self) {
         self.mapping.give_up();
-        // A mapping keeps its file open, and so the lock. If the mapping could not be replaced, only this releases the
-        // lock.
+        // A mapping keeps its file open, and the open file keeps the lock. If the mapping could not be
+        // replaced, only this explicit unlock releases the lock.
         if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = file.unlock();
         }

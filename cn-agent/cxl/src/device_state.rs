@@ -10,7 +10,7 @@ use cxloe_cn_core::backing::DevicePlacement;
 const MAPPABLE: &str = "device_dax";
 /// Driver that turns a DAX device into system RAM.
 pub(crate) const SYSTEM_RAM: &str = "kmem";
-/// Least page size of mappings in bytes.
+/// Smallest page size of mappings in bytes.
 const PAGE: u64 = 4096;
 
 impl UnsuitableReason {
@@ -104,7 +104,7 @@ pub enum DeviceState<'a> {
     Lost(String),
 }
 
-/// State of the device `served` by the inventory `there` of the present boot.
+/// State of the device `served`, according to the inventory `there`, which was read in the present boot.
 pub(crate) fn device_state<'a>(
     served: &DevicePlacement,
     there: &'a CxlMemory,

@@ -318,7 +318,7 @@ impl DeviceScanner {
         }
     }
 
-    /// Notes with each region on Ethernet whether a device could have served it.
+    /// Sets a note for each region on Ethernet: whether a device could have served the region.
     fn note_room(&self) {
         let taken = self.taken();
         for (region, bytes) in self.regions.on_ethernet() {

@@ -3,13 +3,13 @@
 //! ```text
 //!   bus/cxl/devices   memN         a device, its capacity
 //!                     decoderP.N   one stage of address decoding; an endpoint's has a size once it is committed
-//!                     regionN      a stretch of host physical addresses made of devices
+//!                     regionN      a range of host physical addresses, backed by one or more devices
 //!   bus/dax/devices   daxX.Y       memory that programs can map, if its driver is device_dax
 //!   devices/system/node            the same memory as system RAM: a node without CPUs
 //! ```
 //!
-//! A DAX device belongs to the CXL region whose address range contains its own: true of volatile and persistent memory
-//! alike, though their trees differ.
+//! A DAX device belongs to the CXL region whose address range contains the device's range. That holds for
+//! volatile and for persistent memory, although their trees in sysfs differ.
 
 use serde::Serialize;
 
@@ -73,7 +73,7 @@ pub struct Decoder {
     pub mode: Option<String>,
 }
 
-/// A CXL region: a range of host physical addresses, made of devices.
+/// A CXL region: a range of host physical addresses that one or more devices back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CxlRegion {
     /// Name in sysfs: `regionN`.

@@ -16,7 +16,7 @@
 //! | [`inventory`] | inventory of devices, from sysfs |
 //! | `scan`, [`sysfs`] | reading the inventory, with every value checked |
 //! | [`device_state`], [`unsuitable`] | devices that can serve regions, and reasons against the others |
-//! | [`device`] | a device in use: lock, [`mapping`], and an end that is noticed ([`bus_error`]) |
+//! | [`device`] | a device in use: lock, [`mapping`], and detection of the device's removal ([`bus_error`]) |
 //! | [`hand_over`] | the thread that decides |
 //! | [`uevents`] | announcements that make that thread scan |
 

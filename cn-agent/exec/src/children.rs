@@ -1,6 +1,6 @@
-//! Forked children that have not joined the space, so that only the agent has a record of them: not yet, or
-//! never. A child never joins if it is in a container that cannot reach the agent, or if it was made without
-//! `fork(3)` and uses only the memory that it has.
+//! Forked children that have not joined the space yet, or never will: only the agent has a record of them. A
+//! child never joins if it is in a container that cannot reach the agent, or if it was made without `fork(3)`
+//! and uses only the memory that it has.
 //!
 //! ```text
 //!   fork --> agent: serves the child by its userfaultfd --copy--> supervisor: keeps it until the child has joined
@@ -51,7 +51,8 @@ impl Children {
         Ok((Children { socket, kept: Vec::new(), orphans: Vec::new() }, theirs))
     }
 
-    /// Descriptors whose readiness calls for [`gather`](Self::gather) or [`serve`](Self::serve).
+    /// Descriptors to poll: when one is readable, [`gather`](Self::gather) and [`serve`](Self::serve) are
+    /// due.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [self.socket.as_fd()].into_iter().chain(self.orphans.iter().map(AsFd::as_fd))
     }

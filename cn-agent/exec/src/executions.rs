@@ -1,5 +1,5 @@
-//! Programs that a program with remote memory executes, and that get memory of this machine alone: the
-//! dynamic linker does not load the library into them, or is not involved.
+//! Programs that a program with remote memory executes, but that get no remote memory themselves, because the
+//! dynamic linker does not load the library into them, or because no dynamic linker is involved.
 //!
 //! ```text
 //!   sh --execve(path, variables)--> filter --asks--> supervisor: would the dynamic linker load the library?
@@ -23,9 +23,9 @@ use super::seccomp::ExecutionArguments;
 
 /// Maximum number of distinct programs that are recorded.
 const PROGRAMS_MAX: usize = 64;
-/// Maximum number of variables that are read of an environment; a longer one is taken to name the library.
+/// Maximum number of variables read from an environment; a longer environment is assumed to name the library.
 const VARIABLES_MAX: u64 = 4096;
-/// Maximum number of bytes that are read of a path or of a variable.
+/// Maximum number of bytes read from a path or from a variable.
 const TEXT_MAX: usize = 4096;
 /// Number of filters that a gate adds to a program.
 pub(crate) const GATE_FILTERS: u32 = 1;
@@ -46,7 +46,7 @@ pub enum LocalReason {
     OtherRights,
     /// The program's environment does not name the library.
     Environment,
-    /// The program is built with a sanitizer, the runtime of which does not work beside the library.
+    /// The program is built with a sanitizer, whose runtime does not work together with the library.
     Sanitized,
     /// The calling process has a system call filter of its own, which the program inherits.
     Filtered,
@@ -85,16 +85,17 @@ impl fmt::Display for LocalProgram {
     }
 }
 
-/// Programs executed with memory of this machine alone, and how often each was.
+/// Programs executed with memory of this machine alone, and the number of executions of each.
 #[derive(Debug, Default)]
 pub struct Executions {
     counts: BTreeMap<LocalProgram, u64>,
-    /// Executions of programs beyond the limit of distinct ones.
+    /// Number of executions of programs that are not recorded by name, because `PROGRAMS_MAX` others are.
     others: u64,
 }
 
 impl Executions {
-    /// Counts an execution; beyond `PROGRAMS_MAX` programs, without the program's name.
+    /// Counts an execution. Once `PROGRAMS_MAX` programs are recorded, further programs are counted without
+    /// their names.
     pub fn record(&mut self, program: LocalProgram) {
         if self.counts.len() < PROGRAMS_MAX || self.counts.contains_key(&program) {
             *self.counts.entry(program).or_default() += 1;
@@ -182,7 +183,7 @@ fn names_library(memory: &File, array: u64) -> Option<bool> {
     Some(true)
 }
 
-/// Reads a null-terminated text, of which at most [`TEXT_MAX`] bytes are read.
+/// Reads a null-terminated text; a longer one is cut after [`TEXT_MAX`] bytes.
 fn text(memory: &File, address: u64) -> Option<String> {
     let mut bytes = [0; TEXT_MAX];
     // The text may end just before memory that cannot be read, so each page is read by a call of its own.

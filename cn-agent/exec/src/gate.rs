@@ -1,5 +1,6 @@
-//! The gate of a program: a filter in the kernel on its system calls, which all processes that it starts
-//! inherit. The filter asks the supervisor about calls that may have to be refused (module `seccomp`).
+//! The gate of a program: a filter in the kernel on the program's system calls. All processes that the
+//! program starts inherit the filter. The filter asks the supervisor about calls that may have to be refused
+//! (module `seccomp`).
 //!
 //! ```text
 //!   program --openat(O_DIRECT)--> filter --asks--> supervisor: pipes and files that are only written pass,
@@ -9,8 +10,8 @@
 //! The filter also asks about each program that is executed: one that will have memory of this machine alone
 //! is counted, or refused (module `executions`).
 //!
-//! Processes with the filter may outlive the supervisor. Another process, the keeper, answers their calls
-//! then, since calls without a listener fail.
+//! Processes with the filter may outlive the supervisor. Calls without a listener fail, so another process,
+//! the keeper, then answers them.
 //!
 //! The gate guards against accidents, not against attacks: a program may destroy its own memory. Where
 //! another process (a container's manager) already listens to the same processes, the filter fails calls by
@@ -130,7 +131,8 @@ impl PendingGate {
                 let mut descriptors = Descriptors::new();
                 receive_some(self.here.as_fd(), &mut [0], &mut descriptors, libc::MSG_DONTWAIT)?;
                 (received, gate.listener) = (true, descriptors.take());
-                // Before the program is executed: from then on this process may be killed at any moment.
+                // The keeper is started before the program is executed, since this process may be killed at
+                // any moment after that.
                 gate.post_keeper()?;
             } else if over {
                 return Ok(gate);

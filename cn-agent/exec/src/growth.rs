@@ -1,9 +1,9 @@
 //! Growth of a temporary region that has become full: whether and by how much to enlarge it, and the
-//! consequences of a refusal. There is no I/O here: answers of the manager and the agent go in, steps come
-//! out, and [`Grower`](super::lease::Grower) carries them out.
+//! consequences of a refusal. The module does no I/O: it takes the answers of the manager and the agent, and
+//! returns steps, which [`Grower`](super::lease::Grower) carries out.
 //!
 //! ```text
-//!          full: ask for half its size          the agent has more
+//!          full: ask for 50 % more              the agent has more
 //!   ready ------------------------------> asked -------------------> ready
 //!     ^                                   |   ^ too much: ask for half of that
 //!     |  not full any more                |   |
@@ -38,7 +38,7 @@ enum GrowthState {
     Asked { had: u64, more: u64 },
     /// The manager granted the request, but the agent still has only `had` bytes.
     Granted { had: u64 },
-    /// The region does not grow; no other request is made before it has had room again.
+    /// The region does not grow; no further request is made until the region has had free room again.
     Refused,
 }
 
@@ -51,7 +51,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// A region with `window` bytes of addresses, that grows by multiples of `unit` bytes.
+    /// Growth of a region that has `window` bytes of addresses and grows in multiples of `unit` bytes.
     pub fn new(unit: u64, window: u64) -> Growth {
         Growth { unit: unit.max(1), window, state: GrowthState::Ready, said: None }
     }
@@ -67,7 +67,7 @@ impl Growth {
             return None;
         }
         let room = self.window.saturating_sub(bytes) / self.unit * self.unit;
-        // By half of its size, in whole units, at most up to the end of its addresses.
+        // The region grows by half of its size, in whole units, at most to the end of its address range.
         let more = (bytes / 2).next_multiple_of(self.unit).max(self.unit).min(room);
         if more == 0 {
             let window = human_bytes(self.window);

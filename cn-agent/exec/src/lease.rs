@@ -1,6 +1,6 @@
-//! A region for one program: created before the program starts, and destroyed after its end, whatever the
-//! cause of that. The agent creates and destroys the region; it does the latter on its own if this process
-//! cannot request it.
+//! A region for one program: created before the program starts, and destroyed after the program has ended for
+//! any reason. The agent creates and destroys the region. If this process cannot request the destruction, the
+//! agent destroys the region without a request.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -18,7 +18,7 @@ use cxloe_client::message::{Attaching, PagingView, RefusalReason};
 
 /// Default allocation unit of memory nodes, to which sizes of regions are rounded up.
 const EXTENT: u64 = 2 << 20;
-/// Longest time that attaching a new region may take.
+/// Maximum wait until a new region is attached.
 const ATTACH_MAX: Duration = Duration::from_secs(30);
 /// Interval of checks while a region is being attached.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -128,8 +128,8 @@ impl Lease {
 }
 
 impl Grower {
-    /// Continues the growth by the region's state at the agent; `None` if the agent could not be asked.
-    /// Returns the message to print, if any.
+    /// Advances the growth according to the region's state at the agent; `view` is `None` if the agent did
+    /// not answer. Returns the message to print, if any.
     pub fn advance(&mut self, view: Option<&PagingView>) -> Option<String> {
         let mut step = match self.answer.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return None,

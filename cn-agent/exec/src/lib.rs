@@ -8,11 +8,11 @@
 //!     Lease: a region for it ---> agent ---> manager    |  malloc, mmap: memory of its window
 //!     Owner: maps the region ---> agent <--- Join ------'  faults, forks
 //!     Session: starts it, passes signals on, finds the agent's successor, waits
-//!     counters, then all of it is given back
+//!     prints counters, then releases everything
 //! ```
 //!
-//! The agent makes the requests to the manager for the region, its growth and its end: the user of `exec` needs no
-//! right there. The region belongs to that user.
+//! The agent makes the requests to the manager for the region, its growth and its end: the user of `exec`
+//! needs no rights at the manager. The region belongs to that user.
 //!
 //! The region is a pool of pages: every process of the program has a view of its own, and the view of a
 //! forked child begins as a copy of its parent's. The supervisor holds the region from before the program
@@ -36,7 +36,7 @@
 //! | [`growth`] | growth of a full region |
 //! | [`children`] | forked children of which only the agent has a record |
 //! | [`local_memory`] | memory that stayed in this machine |
-//! | [`memory_limit`] | what this machine permits a program |
+//! | [`memory_limit`] | limits of this machine on a program's memory |
 //! | [`gate`], [`seccomp`], `bpf` | system calls that programs with remote memory are refused, and executions |
 //! | [`trapped_calls`] | system calls on remote memory, which the preloaded library carries out |
 //! | [`executions`] | programs that are executed with memory of this machine alone |
@@ -61,5 +61,5 @@ pub mod seccomp;
 pub mod session;
 pub mod trapped_calls;
 
-/// Exit code of a process whose memory is out of reach: that of a temporary failure in `sysexits.h`.
+/// Exit code of a process whose memory is out of reach: `EX_TEMPFAIL` of `sysexits.h`.
 pub const OUT_OF_REACH: i32 = 75;

@@ -23,7 +23,8 @@ pub fn find(own: &Path) -> Result<PathBuf, NoLibrary> {
     find_called(own, FILE)
 }
 
-/// Finds the library `file`: beside `own`, as Cargo builds them, or in `../lib/cxloe`, as they are installed.
+/// Finds the library `file` in the folder of `own`, where Cargo puts it, or in `../lib/cxloe`, where it is
+/// installed.
 ///
 /// # Errors
 /// [`NoLibrary`].

@@ -8,10 +8,11 @@ use serde::Serialize;
 
 use cxloe_client::message::PagingView;
 
-/// Delay of the first sample, and the longest interval of samples.
+/// Delay of the first sample; the interval is doubled after each sample, up to `LOOK_INTERVAL_MAX`.
 const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// Minimum of local memory that is reported: this many bytes, and one part in `PART_WORTH` of all memory.
+/// Minimum number of bytes of local memory that are reported; they must also be at least 1/`PART_WORTH` of
+/// all memory.
 const BYTES_WORTH: u64 = 64 << 20;
 const PART_WORTH: u64 = 4;
 
@@ -75,8 +76,8 @@ impl LocalMemorySampler {
     }
 }
 
-/// Splits the `anonymous` bytes in this machine: `resident` bytes of them belong to the remote memory, which
-/// has `slots` pages in all.
+/// Computes a sample: of the `anonymous` bytes in this machine, `resident` bytes belong to the remote memory,
+/// which has `slots` pages in all.
 fn local_memory(anonymous: u64, resident: u64, slots: u32) -> LocalMemory {
     let local_bytes = anonymous.saturating_sub(resident);
     let remote = resident.max(u64::from(slots) * cxloe_cn_core::pager::PAGE_BYTES as u64);

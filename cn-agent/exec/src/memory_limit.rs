@@ -1,14 +1,14 @@
-//! Limit of a program's memory on this machine: that of its control group, in which resident remote memory counts, and
-//! what may be committed where the kernel does not overcommit.
+//! Limits on a program's memory on this machine: the limit of its control group, which includes resident
+//! remote memory, and the kernel's commit limit if the kernel does not overcommit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Part of a group's limit that is left for memory of the program that is never remote: its stacks, its files, the
-/// kernel's page tables.
+/// 1/`OWN_PART` of a group's limit is reserved for memory that is never remote: the program's stacks and
+/// files, and the kernel's page tables.
 const OWN_PART: u64 = 8;
 const OWN_MIN: u64 = 32 << 20;
-/// Values from here on mean that there is no limit: cgroup v1 shows the largest number of pages.
+/// Smallest value that means "no limit": cgroup v1 shows the largest number of pages, in bytes.
 const ENDLESS: u64 = 1 << 60;
 
 /// The lowest limit of a control group that this process is in.

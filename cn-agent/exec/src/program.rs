@@ -1,8 +1,8 @@
 //! Checks that a program can be served: the dynamic linker has to load a library into it.
 //!
-//! Of a script, its interpreter is checked. A program that is linked statically, is built for other machines, or is
-//! set-user-ID or the like (for which the dynamic linker ignores libraries that the caller names) is refused before
-//! anything is started.
+//! For a script, its interpreter is checked. A program that is linked statically, is built for other
+//! machines, or is set-user-ID or the like (for which the dynamic linker ignores libraries that the caller
+//! names) is refused before anything is started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -34,7 +34,8 @@ pub enum ProgramError {
          run a dynamically linked build of it", .0.display()
     )]
     Static(PathBuf),
-    /// The program is linked against musl, not the GNU C library, the functions of which are interposed.
+    /// The program is linked against musl. The preloaded library interposes functions of the GNU C library
+    /// only.
     #[error(
         "{} is linked against musl ({}), and remote memory is for programs of the GNU C library; run a build of it \
          for that", .path.display(), .linker

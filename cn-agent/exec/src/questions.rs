@@ -16,10 +16,10 @@ use super::seccomp::{self, Rule, RuleSubject};
 /// Longest part of a path that is reported, in bytes.
 const PATH_MAX: usize = 200;
 
-/// Calls that a gate permits and refuses besides those of the fixed rules.
+/// Settings of a gate: calls that it permits or refuses, depending on the user's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatePolicy {
-    /// Whether calls that write past the page table are permitted.
+    /// Whether calls that write to pages without using the page table (direct I/O) are permitted.
     pub direct: bool,
     /// Whether programs that would have memory of this machine alone are refused.
     pub require_remote: bool,
@@ -60,8 +60,8 @@ fn answer(listener: BorrowedFd<'_>, question: &seccomp_notif, policy: GatePolicy
     send(listener, question.id, errno);
 }
 
-/// Whether a call waits for a decision, after at most `limit` milliseconds (-1: no limit); `None` once no process has
-/// the filter.
+/// Waits until a call needs a decision, for at most `limit` milliseconds (-1: no limit). Returns whether
+/// there is such a call, or `None` once no process has the filter.
 pub(crate) fn ready(listener: BorrowedFd<'_>, limit: i32) -> Option<bool> {
     let mut set = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
     // SAFETY: one live entry.

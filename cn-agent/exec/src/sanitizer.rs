@@ -1,5 +1,5 @@
-//! Programs that are built with a sanitizer. Its runtime replaces `malloc` and keeps a record of all memory: beside the
-//! preloaded library it either ends the program or finds nothing.
+//! Programs that are built with a sanitizer. Its runtime replaces `malloc` and keeps a record of all memory:
+//! together with the preloaded library, the runtime either ends the program or detects nothing.
 
 use std::io::{Read, Seek};
 

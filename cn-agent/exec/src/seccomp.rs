@@ -1,11 +1,11 @@
 //! System calls refused to programs with remote memory: those by which devices, other processes, or the
-//! kernel itself change pages past the page table. Calls that execute a program are not refused here, but
-//! passed to the supervisor (module `executions`).
+//! kernel itself change pages without using the page table. Calls that execute a program are not refused
+//! here, but passed to the supervisor (module `executions`).
 //!
-//! A page is evicted in this order: it is write-protected, copied, sent, discarded. A device or process that holds the
-//! page itself, as with direct I/O and registered buffers, continues to write into a page that is about to be
-//! discarded, and no protection stops it. A call that only reads a page that way (direct writes, zero-copy sends) gets
-//! the content from its beginning, as always, and is permitted.
+//! A page is evicted in this order: it is write-protected, copied, sent, discarded. A device or process that
+//! holds the page itself, as with direct I/O and registered buffers, continues to write into a page that is
+//! about to be discarded, and no protection stops it. A call that only reads a page that way (direct writes,
+//! zero-copy sends) gets the content that the page had when the call began, as always, and is permitted.
 
 use std::ffi::{c_int, c_long};
 

@@ -313,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Sleeps until a signal comes, the agent hangs up, or the next check is due.
+    /// Sleeps until a signal arrives, the agent hangs up, or the next check is due.
     fn sleep(&mut self, soon: bool) -> Result<(), SessionError> {
         let quiet = self.away.is_some() || self.abandoned;
         let now = Instant::now();
@@ -446,9 +446,9 @@ pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Path of the library, from an absolute path, that only the dynamic linker of the GNU C library resolves: it expands
-/// `$ORIGIN`, the folder of the program. The linker of musl, which could not load the library, takes `$ORIGIN` for a
-/// name, finds no such file, and continues.
+/// Turns the library's absolute path into one that only the dynamic linker of the GNU C library resolves:
+/// that linker expands `$ORIGIN` to the folder of the program. The linker of musl could not load the library;
+/// it takes `$ORIGIN` for a name, finds no such file, and continues.
 fn of_glibc(library: &std::path::Path) -> PathBuf {
     let mut path = OsString::from("$ORIGIN");
     path.push("/..".repeat(FOLDERS_MAX));

@@ -4,8 +4,8 @@
 //!
 //! The filter sees the address in a call, but not whether it is remote memory of that process. So all
 //! processes of a session have their windows at the same addresses, far from those that the kernel chooses. A
-//! call on these stops before it runs: the kernel sends SIGSYS to the calling thread, and the library's
-//! handler carries the call out. Calls with the library's mark ([`OWN_CALL`]) pass.
+//! call on an address of a window is stopped before it runs: the kernel sends SIGSYS to the calling thread,
+//! and the library's handler carries the call out. Calls with the library's mark ([`OWN_CALL`]) pass.
 
 use std::ffi::{c_int, c_long};
 
@@ -16,10 +16,10 @@ use super::bpf::{ARGUMENTS_AT, NUMBER_AT, done, jump, load, statement};
 
 /// Data of the trap, by which the library's handler distinguishes traps of this filter.
 const TRAP_DATA: u32 = 0xC5;
-/// Addresses are compared by their upper half: 4 GiB a step.
+/// Granularity of window addresses, 4 GiB: the filter compares only the upper 32 bits of an address.
 const STEP: u64 = 1 << 32;
-/// First address at which windows are placed. Addresses that programs choose at random are lower, as those of
-/// V8 (46 bits). Position-independent programs and the kernel's own choices lie above `LAST`.
+/// First address at which windows are placed. Addresses that programs choose at random are lower, for example
+/// those of V8 (46 bits). Position-independent programs and the kernel's own choices lie above `LAST`.
 const FIRST: u64 = 1 << 46;
 const LAST: u64 = 0x5400_0000_0000;
 
@@ -94,8 +94,8 @@ const TRAPPED: &[TrappedCall] = &[
 pub(crate) fn instructions(place: WindowPlace) -> Vec<sock_filter> {
     let mut program = Vec::new();
     for TrappedCall { call, address, flag, mark } in TRAPPED {
-        // A test that fails skips the rest of this call's instructions: these are the numbers of them in each
-        // test.
+        // A failing test skips the remaining instructions for this call. These are the numbers of
+        // instructions of the three tests.
         let (of_flag, of_address, of_mark) =
             (if flag.is_some() { 3 } else { 0 }, if address.is_some() { 3 } else { 0 }, 3);
         program.push(load(NUMBER_AT));

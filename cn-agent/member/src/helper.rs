@@ -95,8 +95,8 @@ pub struct SilentHost;
 impl HelperHost for SilentHost {}
 
 impl<'a> Member<'a> {
-    /// A member that has joined. `uffd` is the member's own userfaultfd, for a forked child the one in `joined`; the
-    /// descriptors are kept open for a successor of the agent.
+    /// A member that has joined. `uffd` is the member's own userfaultfd; for a forked child it is the one in
+    /// `joined`; the descriptors are kept open for a successor of the agent.
     pub fn new(
         place: MemberMemory,
         joined: Joined,
@@ -132,7 +132,8 @@ impl<'a> Member<'a> {
         Member { pid: Some(pid), ..self }
     }
 
-    /// Adds the files by which the member showed its memory when it joined, for a successor of the agent.
+    /// Adds the files through which the agent reads the member's memory, to be passed to a successor of the
+    /// agent.
     pub fn with_files(self, files: Option<ProcessFiles>) -> Member<'a> {
         Member { files, ..self }
     }
@@ -238,7 +239,8 @@ impl<'a> Member<'a> {
                 // SAFETY: plain values.
                 unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
             }
-            // The process that passed another one's memory ends that one when pages are lost.
+            // Nothing to do: the memory belongs to another process, which this process ends when pages are
+            // lost.
             MessageKind::Unmarked => {}
             // Nothing to do: the agent closes the connection next.
             MessageKind::Bye => {}
@@ -260,9 +262,9 @@ impl<'a> Member<'a> {
         fits.then_some(((self.place.address + start) as *mut libc::c_void, length as usize))
     }
 
-    /// Discards all ranges of pages by one call, so that TLBs are flushed once and not per range. Returns `false` if
-    /// some pages may still be there; discarding them again is harmless, since the agent resolves no fault on them
-    /// before the answer.
+    /// Discards all ranges of pages by one call, so that TLBs are flushed once and not per range. Returns
+    /// `false` if some pages may still be present; discarding them again is harmless, since the agent
+    /// resolves no fault on them before the answer.
     fn drop_at_once(&mut self, pages: &[Pages]) -> bool {
         let Some(own) = &self.own else { return false };
         if pages.len() < 2 {

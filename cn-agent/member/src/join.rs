@@ -35,7 +35,7 @@ pub struct SuccessorDescriptors<'a> {
     pub shared_state: BorrowedFd<'a>,
     /// Memory file of the space, if the memory is shared.
     pub memory: Option<BorrowedFd<'a>>,
-    /// Files by which the member shows its memory, if it is private.
+    /// Files through which the agent reads the member's memory, if the memory is private.
     pub files: Option<&'a ProcessFiles>,
     pub view: u16,
 }
@@ -45,15 +45,15 @@ pub enum JoinKind<'a> {
     /// A process that joins for the first time. The agent sets up its userfaultfd.
     New {
         uffd: BorrowedFd<'a>,
-        /// Files by which the process shows its memory; none for shared memory.
+        /// Files through which the agent reads the process's memory; none for shared memory.
         files: Option<&'a ProcessFiles>,
     },
     /// A forked child, the userfaultfd of which the agent has from the fork event.
     Child {
         /// Number of the child's view, which the child has read from the probe page.
         view: u16,
-        /// Files by which the child shows its memory; none if it may not open them. Then its pages are not
-        /// evicted.
+        /// Files through which the agent reads the child's memory; none if the child may not open them. Then
+        /// the child's pages are not evicted.
         files: Option<&'a ProcessFiles>,
     },
     /// A former member that joins the agent's successor.
@@ -131,7 +131,7 @@ pub enum JoinError {
     /// No process accepts on the agent's socket.
     #[error("no agent answers at {agent:?}: {source}")]
     NoAgent { agent: SocketPath, source: io::Error },
-    /// The space or region is not there yet.
+    /// The space does not exist yet, or the region is not attached yet.
     #[error("the agent is not ready for this yet: {0}")]
     NotYet(InlineText),
     /// The agent refused, and would refuse a later attempt, too.

@@ -13,17 +13,18 @@
 //! * [`wire`]: the messages, for both ends.
 //! * [`socket`]: a connection to the agent, with descriptors.
 //! * [`join`]: becoming a member.
-//! * [`process_files`]: the files by which a process shows the agent its memory.
+//! * [`process_files`]: the files through which the agent reads the memory of a process.
 //! * [`helper`]: the helper thread.
 //! * [`line`](mod@line): requests to the helper thread from the other threads.
 //! * [`own_calls`]: system calls on paged memory, marked as this library's own.
-//! * [`parent_memory`]: the message of a forked child that touches memory which only its parent has.
+//! * [`parent_memory`]: the message that a forked child prints when it touches memory that only its parent
+//!   can use.
 //! * [`bounded_write`]: lines on the program's standard error.
 //! * [`uffd`]: making a userfaultfd.
 //!
-//! Nothing here allocates, and no call but [`HelperLine::discard`](line::HelperLine::discard) waits for another thread: it all runs
-//! in processes whose allocator's memory is the paged memory itself, where a helper thread that touched it would wait
-//! for itself.
+//! Nothing here allocates, and no call but [`HelperLine::discard`](line::HelperLine::discard) waits for
+//! another thread: this crate runs in processes whose heap may itself be paged memory, so a helper thread
+//! that touched the heap could wait for itself.
 
 // `print!` and `eprint!` are forbidden, since they panic when the stream cannot be written.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]

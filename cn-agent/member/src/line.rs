@@ -1,5 +1,6 @@
-//! Requests to the helper thread from the other threads of a process: a discard is announced to the agent, and the
-//! thread waits for the acknowledgement. One request at a time; the only lock is a futex, and nothing is allocated.
+//! Requests to the helper thread from the other threads of a process: a discard is announced to the agent,
+//! and the thread waits for the acknowledgement. The helper thread takes one request at a time. The only lock
+//! is a futex, and nothing is allocated.
 
 #![expect(unsafe_code, reason = "futex and send take raw pointers")]
 

@@ -46,7 +46,7 @@ pub unsafe fn own_mmap(
 }
 
 /// Makes a system call, and then clears the registers that may hold the mark. Otherwise a later call of the
-/// program that leaves these registers as they are would pass for one of this library's.
+/// program that leaves these registers as they are would be taken for one of this library's.
 ///
 /// # Safety
 /// That of the system call.

@@ -1,5 +1,6 @@
-//! The files of `/proc` by which a process shows the agent its memory. The process opens them itself, so that
-//! the agent sees nothing that the process has no right to see, whatever program has the process's id later.
+//! The files of `/proc` through which the agent reads the memory of a process. The process opens them itself,
+//! so that the agent sees nothing that the process has no right to see, whatever program has the process's id
+//! later.
 //!
 //! Such a file stays bound to the memory that the process had when it was opened. A program that the process executes
 //! has other memory, which the file does not reach.

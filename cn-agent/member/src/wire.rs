@@ -8,7 +8,8 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const WELCOME_MAGIC: u32 = 0x4358_4C57;
 /// First bytes of the probe page of a private view; the view's number (u16) follows.
 pub const PROBE_MAGIC: [u8; 8] = *b"CXLoEvw1";
-/// View number by which a forked child that got no view asks, when it joins, for the reason.
+/// View number in the join request of a forked child that was given no view: the agent refuses, with the
+/// reason.
 pub const NO_VIEW: u16 = u16::MAX;
 /// Maximum number of ranges in one message.
 pub const RANGES_MAX: usize = 64;
@@ -48,7 +49,7 @@ pub struct JoinReply {
 pub const WELCOME: u32 = 0;
 /// Status: refused; a later attempt would be refused, too.
 pub const REFUSED: u32 = 1;
-/// Status: the space or region is not there yet; a later attempt may succeed.
+/// Status: the space does not exist yet, or the region is not attached yet; a later attempt may succeed.
 pub const NOT_YET: u32 = 2;
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -89,7 +90,7 @@ pub enum MessageKind {
     Drop = 1,
     /// From the agent: the data of these pages is lost; touching them gives SIGBUS.
     Lost = 2,
-    /// From the agent: it ends in order; the member waits for its successor.
+    /// From the agent: the agent ends in an orderly way; the member waits for the agent's successor.
     Bye = 3,
     /// From the agent: acknowledges [`MessageKind::Discard`]; the pages may be discarded.
     Discarded = 4,

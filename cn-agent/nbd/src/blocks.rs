@@ -53,7 +53,7 @@ impl Blocks {
                 break;
             }
             found = Some(Run { first: here.trailing_zeros() as u8, count: count as u8 });
-            // A bit stays set if a free run of one more block begins there.
+            // A bit stays set if a free run of `count + 1` blocks begins at its block.
             here &= self.free >> count;
         }
         self.free &= !found?.mask();

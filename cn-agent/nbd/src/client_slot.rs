@@ -91,8 +91,8 @@ impl ClientSlots {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot for the client at `stream`. If no slot is free, disconnects the client that has not used
-    /// its slot for longest, and takes that one. `None` if no client has been without use for long enough.
+    /// Takes a slot for the client at `stream`. If no slot is free, disconnects the client that has left its
+    /// slot unused for longest, and takes that slot. `None` if no slot has been unused for long enough.
     pub fn take(&self, stream: UnixStream, now: Instant) -> Option<ClientSlot> {
         let stage = Stage::Undecided;
         let (number, displaced) = self.all().take(None, stage.unused(now), stream, now).ok()?;

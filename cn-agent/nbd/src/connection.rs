@@ -1,6 +1,6 @@
-//! The thread of one client, from the greeting to the client's end: moves bytes between the client's socket, its
-//! [`Conversation`], its [`Requests`] and its [`Port`]. Waits for the socket and the agent at once, and for nothing
-//! else.
+//! The thread of one client, from the greeting to the client's end: moves bytes between the client's socket,
+//! its [`Conversation`], its [`Requests`] and its [`Port`]. The thread waits for the socket and the agent at
+//! the same time, and for nothing else.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -28,8 +28,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Maximum number of bytes in flight while the thread spins; with more, it sleeps and leaves the processor to
 /// the agent.
 const SPIN_BYTES_MAX: u64 = 16 << 10;
-/// Time that the thread spins after an answer, if the client's last request came this soon after an answer as
-/// well. That saves a sleep and a wake-up.
+/// Time that the thread spins after an answer, if the client's last request also came within this time of an
+/// answer. Spinning saves a sleep and a wake-up.
 const NEXT_SOON: Duration = Duration::from_micros(40);
 /// Bytes read at once from a socket in addition to the payload: room for some hundred headers.
 const HEADERS: usize = 16 << 10;
@@ -84,7 +84,7 @@ struct Connection<'a> {
     /// Whether the last read emptied the socket, and the thread has not waited since then.
     dry: bool,
     leaving: bool,
-    /// Whether the client takes no more answers.
+    /// Whether the client accepts no more answers.
     gone: bool,
     headers: Vec<u8>,
 }
@@ -417,8 +417,8 @@ impl Connection<'_> {
         }
         let mut agent = None;
         if let Some(client) = client {
-            // Marked asleep before the last check for news, so that the agent wakes this thread for all later
-            // ones.
+            // Marked asleep before the last check for news, so that the agent wakes this thread for any later
+            // news.
             client.set_asleep(true);
             if client.news() {
                 client.set_asleep(false);

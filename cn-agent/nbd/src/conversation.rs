@@ -7,9 +7,10 @@
 //!                                      +----------------------------------------------+
 //! ```
 //!
-//! The conversation answers everything that the protocol alone decides: options, requests beyond the end, writes to a
-//! read-only export, unknown commands. The payload of a write bypasses the conversation
-//! ([`ConversationStep::Payload`]), so that a client cannot make it keep more than an option or a header.
+//! The conversation answers everything that the protocol alone decides: options, requests beyond the end,
+//! writes to a read-only export, unknown commands. The payload of a write bypasses the conversation
+//! ([`ConversationStep::Payload`]), so that the conversation never buffers more than an option or a header of
+//! a client.
 
 use super::output::{Output, clipped};
 use super::wire::{

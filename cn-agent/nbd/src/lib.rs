@@ -10,14 +10,14 @@
 //!        +---------- payload ------------> data area of the port <-------------------------+
 //! ```
 //!
-//! Each connection is a thread with a port of its own, so that connections share nothing: a write of a part
+//! Each connection has a thread and a port of its own, so that connections share nothing: a write of a part
 //! of a line is a patch by the agent, which serialises writers of one line, whether they are connections of
 //! one server or of two.
 //!
 //! **Meaning of an answer.** A write is answered once the memory node has it, whatever flags the client sets:
 //! no answered write is lost with this server or with the agent, and a flush has nothing left to do. That
-//! costs each write a round trip, and allows an operation to be retried after a restart of the agent, as
-//! swap, which never flushes, needs it.
+//! costs each write a round trip. It also allows an operation to be retried after a restart of the agent,
+//! which swap needs because it never flushes.
 //!
 //! | module | what it holds |
 //! |---|---|

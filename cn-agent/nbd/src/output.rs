@@ -12,11 +12,11 @@ pub const TEXT_MAX: usize = 1024;
 
 #[derive(Debug)]
 enum Segment {
-    /// The next bytes of `bytes`, this many.
+    /// Number of bytes to send next from the output's `bytes`.
     Bytes(usize),
     /// Data of a part: its offset in the data area, and the number of bytes left to send.
     Part { part: u16, at: usize, left: usize },
-    /// Staged data, and the number of its bytes that are sent.
+    /// Staged data, and the number of its bytes that have been sent.
     Staged { data: Vec<u8>, sent: usize },
 }
 
@@ -25,7 +25,7 @@ enum Segment {
 pub struct Output {
     segments: VecDeque<Segment>,
     bytes: Vec<u8>,
-    /// Number of bytes of `bytes` that are sent.
+    /// Number of bytes at the beginning of `bytes` that have been sent.
     done: usize,
     structured: bool,
 }

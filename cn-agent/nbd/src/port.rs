@@ -45,7 +45,7 @@ pub struct RegionLocation {
     pub region: String,
     /// Longest time that an operation waits for an absent agent or memory node.
     pub wait_limit: Duration,
-    /// Set when the server shuts down; then nothing waits any more.
+    /// Set when the server shuts down; operations then fail instead of waiting.
     pub ending: Arc<AtomicBool>,
 }
 

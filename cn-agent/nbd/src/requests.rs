@@ -41,8 +41,8 @@ use cxloe_client::ring::{ENTRIES, Lines, Operation};
 const REQUESTS_MAX: usize = 128;
 /// Maximum number of a client's parts: the operations that a port takes.
 const PARTS_MAX: usize = ENTRIES;
-/// Number of bytes of answers, without data, that a client may leave untaken; with more, no further request
-/// is read.
+/// Maximum number of bytes of answers, not counting data, that wait for a client to read them; with more, no
+/// further request is read from the client.
 const WAITING_MAX: usize = 64 << 10;
 /// Maximum number of bytes staged for reads that must be answered in one chunk.
 const STAGED_MAX: usize = LENGTH_MAX as usize;

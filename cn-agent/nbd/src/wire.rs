@@ -126,7 +126,7 @@ pub enum Info {
     /// Size of the export and transmission flags.
     Export = 0,
     Name = 1,
-    /// Description for people.
+    /// Human-readable description of the export.
     Description = 2,
     /// Smallest, preferred and largest size of a request.
     BlockSize = 3,

@@ -1,9 +1,10 @@
-//! Memory files: an agent creates each for one purpose, and its successor recognises them when programs pass them.
+//! Memory files that an agent creates, each for one purpose. A restarted agent recognises the files that its
+//! predecessor created, when programs pass them back.
 //!
-//! A program that passes a descriptor is not trusted. A file counts as an agent's own only if it belongs to the
-//! agent's user, was created for this purpose, and has a sealed size: the kernel reports all three, and a program can
-//! change none of them. Programs cannot write a shared state because of the file's mode: they get read-only
-//! descriptors, and only the owner can reopen it.
+//! A program that passes a descriptor is not trusted. A file counts as an agent's own only if it belongs to
+//! the agent's user, was created for this purpose, and has a sealed size: the kernel reports all three, and a
+//! program can change none of them. Programs cannot write to the file of a shared state: they get a read-only
+//! descriptor, and the file's mode lets only the owner reopen the file for writing.
 
 use std::ffi::CStr;
 use std::fs::{File, Permissions, read_link};

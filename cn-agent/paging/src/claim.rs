@@ -1,4 +1,4 @@
-//! Ownership of spaces: claimed by mapping a region, released by the owner, and created anew for the next owner.
+//! Ownership of spaces: a process claims a space by mapping its region, and releases it later.
 //!
 //! Shared memory has any number of owners. Other memory has a single owner, and its content belongs to that owner's
 //! processes: an abandoned space can be claimed only by an owner that resumes after the agent was restarted. Any
@@ -13,7 +13,7 @@ use cxloe_cn_core::mapped::{MapRequest, MappingKind, limit_pages};
 /// Result of a request to map a region.
 #[derive(Debug)]
 pub enum MapClaim {
-    /// The region is mapped, and the requester is a further owner.
+    /// The region is mapped already, and the requester has become one of its owners.
     Owned(NewSpace),
     /// The region is not mapped: a space may be added.
     Free,
@@ -37,7 +37,8 @@ impl Space {
 }
 
 impl Spaces {
-    /// Makes the requester an owner of the region's space, if there is one and this module's rules allow it.
+    /// Makes the requester an owner of the region's space, if a space exists and the rules of this module
+    /// allow that.
     ///
     /// # Errors
     /// The kernel's error.
@@ -74,7 +75,8 @@ impl Spaces {
         Ok(MapClaim::Free)
     }
 
-    /// Removes an owner that gives the space's content up: if it was the last owner, nothing is written back.
+    /// Removes an owner that no longer needs the space's content. If it was the last owner, nothing is
+    /// written back.
     pub fn discard(&mut self, id: u64) {
         let here = |place: &Option<Box<Space>>| place.as_ref().is_some_and(|s| s.options().id == id);
         let Some(at) = self.list.0.iter().position(here) else { return };

@@ -14,7 +14,7 @@ pub fn is_userfaultfd(descriptor: impl AsFd) -> bool {
 
 pub fn is_unix_socket(descriptor: impl AsFd) -> bool {
     let (mut domain, mut length) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the kernel writes a number into a live value of the length named.
+    // SAFETY: the kernel writes a number into a live value of the given length.
     let found = unsafe {
         let socket = descriptor.as_fd().as_raw_fd();
         libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut length)

@@ -75,9 +75,9 @@ impl Spaces {
 
 impl Space {
     /// Whether a user's processes may map this space's memory. The owner, root and the agent's user may;
-    /// without an owner, so may everyone who can use this agent. A space of the owner root is open to all
-    /// users, because root's program may start processes of other users, and no other process has the
-    /// space's number.
+    /// without an owner, so may everyone who can use this agent. A space that root owns is open to all users,
+    /// because root's program may start processes of other users; only these processes are given the space's
+    /// number.
     fn admits(&self, uid: u32) -> bool {
         has_all_rights(uid) || self.options.owner.is_none_or(|owner| owner == uid || owner == 0)
     }

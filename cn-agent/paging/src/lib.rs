@@ -19,7 +19,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `spaces` | all spaces of one engine |
-//! | `space` | one space: events, members, end, lack of room, taking over |
+//! | `space` | one space: events, members, lack of room, takeover from a dead agent, end |
 //! | [`agent_file`] | memory files that agents create and recognise |
 //! | [`descriptor_kinds`] | what kind of file a client has passed |
 //! | `claim` | ownership of spaces |
@@ -30,7 +30,7 @@
 //! | [`shared_state`] | state of a space that outlives the agent |
 //! | [`spare_files`] | files that the agent keeps free for itself |
 //! | [`uffd`] | userfaultfd itself |
-//! | [`watchdog`] | frees the serving thread when it waits for itself |
+//! | [`watchdog`] | ends a wait of the serving thread that only this thread itself could end |
 
 pub mod agent_file;
 mod claim;

@@ -13,7 +13,7 @@ use cxloe_cn_core::pager::{Hint, PagerOptions};
 
 use cxloe_closer::dispose;
 
-/// Maximum number of orders to drop pages that a member has not answered yet.
+/// Maximum number of unanswered orders to drop pages, for each member.
 const ORDERS_MAX: usize = 64;
 
 /// Record of a forked child. The agent sends it, with the child's userfaultfd, to the keeper process.

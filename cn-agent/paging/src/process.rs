@@ -2,9 +2,10 @@
 //! has ended, the id may belong to another one, and after `execve` the process runs another program in other
 //! memory, perhaps with more rights.
 //!
-//! So the agent opens nothing of a process by its number. The process opens its memory and its page table
-//! itself, with its own rights, and passes the open files. They belong to the memory that the process had
-//! then. Once that memory is gone, nothing can be read through them, even if the process's number is in use.
+//! So the agent opens nothing of a process by its number. The process opens `/proc/self/mem` and
+//! `/proc/self/pagemap` itself, with its own rights, and passes the open files. The files belong to the
+//! memory that the process had at that time. Once that memory is gone, nothing can be read through them, even
+//! if another process has the same id.
 
 use std::fs::{File, read_link, read_to_string};
 use std::io;
@@ -135,9 +136,9 @@ impl Process {
         }
     }
 
-    /// Checks that the files show the memory that `uffd` serves: writes random content to the absent page at
-    /// `address` through `uffd`, and reads it back through the files. Returns the first word of that content,
-    /// with which a successor of this agent repeats the check ([`shows`](Self::shows)).
+    /// Verifies that the files show the memory that `uffd` serves: writes random content to the absent page
+    /// at `address` through `uffd`, and reads it back through the files. Returns the first word of that
+    /// content, with which a successor of this agent repeats the check ([`shows`](Self::shows)).
     ///
     /// # Errors
     /// [`ProcessError::OtherMemory`], [`ProcessError::FirstPage`].
@@ -167,7 +168,8 @@ impl Process {
         self.files.is_complete()
     }
 
-    /// Whether the process's capabilities are those of another user namespace, where they give no rights here.
+    /// Whether the process's capabilities belong to another user namespace, so that they confer no rights in
+    /// this one.
     fn is_in_other_namespace(&self) -> bool {
         let of = |process: &str| read_link(format!("/proc/{process}/ns/user"));
         matches!((of("self"), of(&self.pid.to_string())), (Ok(ours), Ok(its)) if ours != its)
@@ -188,7 +190,7 @@ impl Process {
     }
 
     /// Copies the process's memory from `address` on. The call never waits for an absent page of a
-    /// userfaultfd: such a page is an error. Memory that no longer exists gives
+    /// userfaultfd: such a page is an error. For memory that no longer exists, the error is
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     ///
     /// # Errors
@@ -220,7 +222,7 @@ pub fn has_all_rights(uid: u32) -> bool {
     Uid::from_raw(uid).is_root() || uid == geteuid().as_raw()
 }
 
-/// Words behind `name` in the line of a `/proc/PID/status` that begins with it; none if there is no such
+/// Words after `name` on the line of `/proc/PID/status` that begins with `name`; none if there is no such
 /// line.
 fn line<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));

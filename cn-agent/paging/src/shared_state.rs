@@ -1,5 +1,6 @@
-//! State of a space that outlives the agent: options, views, members, and the table of every view's pages, in memory
-//! that the members keep open. An agent's successor gets it from the first member that rejoins.
+//! State of a space, kept so that it outlives the agent: options, views, members, and the table of every
+//! view's pages. It lies in a memory file that the members keep open; an agent's successor gets the file from
+//! the first member that rejoins.
 //!
 //! ```text
 //!   byte 0        4096                 + 1024 * 64           page-aligned, one after the other, sparse
@@ -45,7 +46,7 @@ pub enum SharedStateError {
     /// The header is not one of this release, or the file's size does not match it.
     #[error("the file is no shared state of this release")]
     OtherRelease,
-    /// No agent created it: a program may have written it.
+    /// No agent created the file, so a program may have written to it.
     #[error(transparent)]
     NotAgentFile(#[from] NotAgentFile),
 }
@@ -60,14 +61,15 @@ pub struct Record {
     pub started: u64,
     /// Address of the view's memory in the process.
     pub address: u64,
-    /// First word of the page at that address by which the process's files were confirmed; 0 without files.
+    /// First word of the random content at that address by which the agent verified the process's files; 0
+    /// without files.
     pub nonce: u64,
 }
 
-/// A mapping of shared memory as words.
+/// Shared memory, mapped as an array of atomic 64-bit words.
 struct Words {
     map: MmapRaw,
-    /// Bytes before the first word, which lies within the mapped page.
+    /// Offset of the first word in the mapping, in bytes.
     skip: usize,
     count: usize,
 }
@@ -313,8 +315,8 @@ fn options_of(header: &[u64; HEADER_WORDS]) -> Option<SpaceOptions> {
     })
 }
 
-/// Views recorded in a shared state, each with whether its process is known. The process of a forked child is
-/// unknown until it joins. Only read access to the file is needed.
+/// Views recorded in a shared state, each with a flag: true if the view's process is known. The process of a
+/// forked child is unknown until it joins. Only read access to the file is needed.
 ///
 /// # Errors
 /// The kernel's error.
@@ -330,8 +332,8 @@ pub fn joined(shared_state: BorrowedFd<'_>) -> io::Result<Vec<(u16, bool)>> {
 /// Start time of the process `pid`, in ticks since boot; `None` if there is no such process.
 pub fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain anything. The state is the first field behind it, the start time the
-    // 20th.
+    // The name, in parentheses, may contain anything. The state is the first field after the name, the start
+    // time the 20th.
     let mut rest = stat.rsplit_once(')')?.1.split_whitespace();
     if rest.next()? == "Z" { None } else { rest.nth(18)?.parse().ok() }
 }
@@ -391,8 +393,8 @@ mod tests {
             matches!(SharedState::adopt(fd), Err(SharedStateError::NotAgentFile(NotAgentFile::Other)))
         };
         assert!(not_one(File::open("/dev/null").unwrap().into()));
-        // The file has the right size, the right seals and a valid header, but was created as one that programs
-        // write.
+        // The file has the right size, the right seals and a valid header, but was created as a file that
+        // programs may write to.
         let true_one = SharedState::create(&options(MappingKind::Shared)).unwrap();
         let bytes = true_one.file.metadata().unwrap().len();
         let region = Purpose::Region.create(bytes).unwrap();

@@ -1,7 +1,8 @@
 //! All spaces of one engine: their faults, members and transfers, a little of each in every round.
 //!
-//! The faults of a few processes are polled directly, as that is fastest. The faults of many, and members' messages,
-//! are polled by one epoll descriptor, on which an idle thread also sleeps.
+//! If only a few processes have mappings, their userfaultfds are polled directly, which is fastest. If there
+//! are many, one epoll descriptor reports their faults. It also reports members' messages, and an idle thread
+//! sleeps on it.
 //!
 //! A round has two halves. The first half reads faults and sends the requests that they need; then the link is
 //! flushed. The second half does background work, a few microseconds at a time, while those pages are in flight.
@@ -104,7 +105,7 @@ fn token(space: u16, mapping: MappingId, is_link: bool) -> u64 {
 }
 
 impl Spaces {
-    /// A set without spaces.
+    /// Creates an empty set of spaces.
     ///
     /// # Errors
     /// Failure to create the epoll descriptor.
@@ -237,7 +238,7 @@ impl Spaces {
         }
     }
 
-    /// Handles growth of the region at `hpa`: memory was added behind its first `from` bytes, and it now has
+    /// Handles growth of the region at `hpa`: memory was added at offset `from`, and the region now has
     /// `bytes` usable bytes. Only private memory gets the new pages.
     pub fn grown(&mut self, hpa: u64, from: u64, bytes: u64) {
         let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) else {
@@ -286,7 +287,8 @@ impl Spaces {
                 let link = mapped.link.as_ref().map(|link| (link.descriptor(), true));
                 let faults = (mapped.uffd.as_fd(), false);
                 if suspended {
-                    // Epoll would report a fault that stays unread in every round.
+                    // Faults of a suspended space stay unread, and epoll would report them again in every
+                    // round.
                     let _ = self.epoll.delete(faults.0);
                 }
                 for (fd, is_link) in Some(faults).filter(|_| !suspended).into_iter().chain(link) {

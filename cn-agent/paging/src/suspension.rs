@@ -18,7 +18,7 @@ impl Spaces {
         Ok(())
     }
 
-    /// Passes to a suspended space what the compute node that had the region before has noted on its pages.
+    /// Passes the notes of the region's previous compute node on the pages to a suspended space.
     ///
     /// # Errors
     /// [`SpaceError::Unknown`], [`SpaceError::NotSuspendable`] unless the space is suspended and its region

@@ -1,8 +1,9 @@
 //! A thread that frees the agent's worker from a wait that only the worker could end.
 //!
-//! The worker copies pages out of processes. If such a page is absent, the kernel may make the worker wait for it, as
-//! it would the program; but it is the worker that serves such waits. So during a copy the worker publishes the page;
-//! if the copy takes too long, this thread installs zeros there. The thread sleeps while no page is copied.
+//! The worker copies pages out of processes. If such a page is absent, the kernel may make the worker wait
+//! for it, as it would the program; but it is the worker that serves such waits. So during a copy the worker
+//! publishes the page; if the copy takes too long, this thread installs zeros at that page. The thread sleeps
+//! while no page is copied.
 
 #![expect(unsafe_code, reason = "the descriptor belongs to another thread, which publishes its number")]
 
@@ -16,8 +17,8 @@ use std::time::Duration;
 use crate::uffd::{Access, Uffd};
 use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// Interval of the checks. A copy that two checks in succession find under way has zeros installed at its
-/// page.
+/// Interval of the checks. If two successive checks find the same copy under way, zeros are installed at the
+/// copy's page.
 const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(50);
 /// Number of checks in succession without a copy after which the thread sleeps.
 const IDLE: u32 = 20;
@@ -60,7 +61,7 @@ impl Drop for WatchdogEnd {
     }
 }
 
-/// A copy that the watchdog observes until this is dropped.
+/// Guard of a copy in progress, which the watchdog observes until the guard is dropped.
 #[derive(Debug)]
 pub struct WatchedCopy<'a> {
     watched: &'a Watched,

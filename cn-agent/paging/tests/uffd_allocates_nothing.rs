@@ -1,5 +1,5 @@
-//! Functions that may be called in a signal handler do not allocate: the test makes every operation on pages and
-//! events, including refused ones, under an allocator that counts.
+//! Functions that may be called in a signal handler do not allocate: the test makes every operation on pages
+//! and events, including refused ones, with a global allocator that counts allocations.
 
 #![expect(unsafe_code, reason = "a counting allocator implements GlobalAlloc")]
 

@@ -126,8 +126,8 @@ impl Registration {
         Ok(())
     }
 
-    /// Ends the registration by a sync over the connection `manager` that is broken off while it is pending.
-    /// The compute node's next run can then register at once; a registration that is not ended lasts until it
+    /// Ends the registration by a sync over the connection `manager` that is aborted while it is pending. The
+    /// compute node's next run can then register at once; a registration that is not ended lasts until it
     /// expires. Takes at most `timeout`.
     pub fn hang_up(&self, manager: &Manager, timeout: Duration) {
         let (until, mut after_event) = (Instant::now() + timeout, self.follow.after_event());

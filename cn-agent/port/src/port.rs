@@ -81,8 +81,8 @@ pub struct Port {
     depth: usize,
     /// Requests of the batched call in progress.
     requests: PendingRequests,
-    /// Number of the call in progress: an answer to an earlier call that ended early, as the link failed, is
-    /// recognised by it.
+    /// Number of the call in progress, by which an answer to an earlier call that ended early, because the
+    /// link failed, is recognised.
     call: u32,
     last_refusal: Option<String>,
     /// Thread that computes for sessions with keys; `None` without a key.
@@ -382,8 +382,8 @@ impl Port {
         })
     }
 
-    /// Number of requests for lines made at once, after the first: one; if a frame carries many lines, enough to fill
-    /// a frame, but few enough that the other requests are in flight at the same time.
+    /// Number of line requests made at once after the first: one, or, if a frame carries many lines, enough
+    /// to fill a frame, but few enough that other requests stay in flight meanwhile.
     fn batch_size(&self) -> usize {
         if self.engine.has_multi() { self.depth.div_ceil(LOTS) } else { 1 }
     }
@@ -495,8 +495,8 @@ impl Users for Caller<'_> {
         self.signals.poll(engine, || now);
     }
 
-    /// Called only if no frame arrived, so that no answer is delayed by a look at all sessions: between two calls
-    /// many polls find no frame.
+    /// Examines the sessions only if no frame arrived, so that no answer is delayed. Many such rounds occur
+    /// between two calls.
     #[inline]
     fn handshakes(&mut self, engine: &mut Engine, now: Time) {
         if let Some(handshaker) = self.handshaker.as_mut().filter(|_| self.received == 0) {

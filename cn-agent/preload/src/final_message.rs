@@ -13,7 +13,7 @@ use cxloe_member::join::JoinError;
 
 use crate::{stage, sys};
 
-/// Exit code of a process whose memory is out of reach: that of a temporary failure in `sysexits.h`.
+/// Exit code of a process whose memory is out of reach: `EX_TEMPFAIL` of `sysexits.h`.
 pub const CODE: c_int = 75;
 
 /// Ends the process, and prints the reason on standard error.
@@ -42,7 +42,8 @@ pub fn end_from_helper(why: impl Display) -> ! {
     end(why)
 }
 
-/// Calls `say` with the program's standard error, from a helper thread, if it can be opened.
+/// Calls `say`, from a helper thread, with a descriptor of the program's standard error, if that can be
+/// opened.
 pub fn with_program_stderr(say: impl FnOnce(c_int)) {
     if let Some(error) = of_program(STDERR) {
         say(error.as_raw_fd());

@@ -8,13 +8,14 @@
 //!     hint: madvise -----------> HelperLine::hint ---------------- WILLREAD, COLD, PAGEOUT -->
 //!                                                          <------- DROP --------------
 //!                                                  madvise -------- DROPPED ---------->
-//!     follow: setuid ... ------> sets them, rings ---> sets them
+//!     follow: setuid ... ------> sets rights, rings -> sets rights
 //!     retire: unshare ... -----> returns all, ends;    ends
 //! ```
 //!
-//! The helpers have a table of descriptors of their own, with only the connection and the descriptors that a successor
-//! of the agent needs: a program that closes or counts all descriptors never meets these. The helpers are no threads of
-//! the C library ([`thread`]), touch no paged memory, and allocate nothing.
+//! The helpers have a table of descriptors of their own, with only the connection and the descriptors that a
+//! successor of the agent needs: a program that closes or counts all of its descriptors does not affect the
+//! helpers' descriptors. The helpers are no threads of the C library ([`thread`]), touch no paged memory, and
+//! allocate nothing.
 
 #![expect(unsafe_code, reason = "helper threads share a static, and make bare system calls")]
 
@@ -49,7 +50,7 @@ pub struct Membership {
     pub joined: Joined,
     pub uffd: OwnedFd,
     pub shared_state: OwnedFd,
-    /// Files by which this process shows its memory, if it may open them.
+    /// Files through which the agent reads this process's memory, if the process may open them.
     pub files: Option<ProcessFiles>,
     /// Longest wait for a successor of the agent.
     pub wait: Duration,
@@ -90,7 +91,7 @@ const FOLLOW: u32 = 2;
 const RETIRE: u32 = 3;
 const ANSWERED: u32 = 4;
 const END: u32 = 5;
-/// Lower bound of requests that are a kind of message ([`hint`]).
+/// Smallest number of a request that stands for a kind of message; [`hint`] makes such requests.
 const HINT: u32 = 0x100;
 /// Pages of the request: first page in the upper half, number of pages in the lower half.
 static PAGES: AtomicU64 = AtomicU64::new(0);
@@ -122,7 +123,7 @@ pub struct HelperNotStarted;
 pub struct RetiredHelpers {
     pub uffd: OwnedFd,
     pub shared_state: OwnedFd,
-    /// Files by which this process shows its memory, if it could open them.
+    /// Files through which the agent reads this process's memory, if the process could open them.
     pub files: Option<ProcessFiles>,
     pub view: u16,
 }
@@ -424,7 +425,7 @@ fn ring() {
 fn return_descriptors() -> bool {
     let Some(socket) = final_message::of_program(RETURN.load(Relaxed)) else { return false };
     let numbers = [&UFFD, &SHARED_STATE, &MEMORY, &TABLE].map(|number| number.load(Relaxed));
-    // Either both files are there, or none.
+    // The process has either both files or none of them.
     let count = numbers.iter().filter(|number| **number >= 0).count();
     let kept = numbers.map(|number| {
         // SAFETY: the listener keeps the descriptors open as long as it runs; the number 0 in place of a

@@ -9,7 +9,7 @@
 //!   hooks ---> process: where memory comes from, from start to fork
 //!     |            |
 //!     |            +--> settings, helpers (threads), final_message
-//!     +--> mapping <-- traps: system calls on the window that pass the hooks
+//!     +--> mapping <-- traps: system calls on the window that bypass the hooks
 //!     v            v
 //!   heap (dlmalloc) ---> window ---> ranges       addresses and what is known of them
 //!     |                    |

@@ -1,9 +1,9 @@
 //! `mmap` and the like: large private anonymous mappings become parts of the window, and calls on parts of the window
 //! keep the window's records correct. All other calls are passed to the kernel unchanged.
 //!
-//! These functions are separate from the interposed ones, and never inlined there. A library that patches the
-//! code of the interposed functions (UCX, Open MPI) makes the bare system call next: its trap ends here, and
-//! not in the patch.
+//! These functions are separate from the interposed ones, and never inlined into them. A library that patches
+//! the code of the interposed functions (UCX, Open MPI) makes the bare system call itself afterwards. That
+//! call is trapped, and the trap handler calls the functions here, not the patched ones.
 
 #![expect(unsafe_code, reason = "mmap and the like act on memory by address")]
 

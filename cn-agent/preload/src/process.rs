@@ -8,17 +8,18 @@
 //!                                            '--------> Local     as without this library
 //! ```
 //!
-//! A child that cannot reach the agent, in a container or as another user, runs without helpers: the agent serves its
-//! faults nevertheless, by the userfaultfd that it got at the fork, and the child's pages stay where they are.
+//! A child that cannot reach the agent, in a container or as another user, runs without helpers: the agent
+//! nevertheless serves the child's faults, through the userfaultfd that the agent got at the fork, and does
+//! not evict the child's pages.
 //!
 //! A process that ends because its memory is out of reach prints the reason with memory of the boot arena.
 //!
 //! In a child made without `fork(3)` (by `_Fork`, `clone` or the system call itself), no fork handlers are called: the
 //! child detects this at its first allocation, by its mark, a word that the kernel wipes in every child.
 //!
-//! The membership starts at the first of two moments: in this library's constructor, or at the first allocation after
-//! the C library has been set up, which may be in another library's constructor. Both are before `main` and before any
-//! thread.
+//! The membership starts in this library's constructor, or at the first allocation after the C library has
+//! been set up, if that is earlier, in another library's constructor. Both are before `main`, and before any
+//! thread is started.
 
 #![expect(unsafe_code, reason = "the process's state is a static that one thread sets once")]
 
@@ -203,7 +204,7 @@ pub fn start() {
         None => LOCAL,
         Some(settings) => match enter(&settings) {
             Ok(()) => REMOTE,
-            // No reason to end a program: `cn-agent exec` names it to the user.
+            // Not a reason to end a program: `cn-agent exec` reports the filter to the user.
             Err(NotMemberReason::Filtered) => LOCAL,
             Err(why) if settings.foremost => final_message::end(why),
             // The requested program has started this one, perhaps long after its own start, so this one runs

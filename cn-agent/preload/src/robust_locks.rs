@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 const LOCKS_MAX: usize = 2048;
 /// Bit in an entry for a lock with priority inheritance.
 const PRIORITY: usize = 1;
-/// Round of destructors of thread-specific data that is the last one (`PTHREAD_DESTRUCTOR_ITERATIONS` of glibc).
+/// Number of the last round of destructors of thread-specific data (`PTHREAD_DESTRUCTOR_ITERATIONS` of
+/// glibc).
 const LAST_ROUND: usize = 4;
 
 /// Key of thread-specific data whose destructor releases the locks, plus 1; 0: there is none.
@@ -24,7 +25,7 @@ static KEY: AtomicUsize = AtomicUsize::new(0);
 #[repr(C)]
 struct Head {
     next: usize,
-    /// Distance of a lock's word from its entry.
+    /// Distance in bytes of a lock's word from the lock's list entry.
     offset: isize,
     /// Entry of a lock that is being taken or released.
     pending: usize,

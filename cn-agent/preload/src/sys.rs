@@ -142,7 +142,8 @@ pub fn addresses_at(base: usize, bytes: usize) -> Option<*mut c_void> {
     // SAFETY: the kernel refuses addresses that are in use.
     let memory = unsafe { mmap(base as *mut c_void, bytes, PROT_NONE, flags, -1, 0) };
     if memory != libc::MAP_FAILED && memory as usize != base {
-        // A kernel before 4.17 takes the address as a wish. SAFETY: the mapping was made a moment ago.
+        // A kernel before 4.17 takes the address as a hint, and may choose another one. SAFETY: the mapping
+        // was made a moment ago.
         unsafe { munmap(memory, bytes) };
         return None;
     }
@@ -179,7 +180,7 @@ pub fn filters() -> Option<u32> {
     value_in("/proc/self/status\0", "Seccomp_filters:")
 }
 
-/// Value behind `name`, at the beginning of a line of a small file of `/proc`. `path` ends with a NUL.
+/// Value after `name` on the line of a small file of `/proc` that begins with `name`. `path` ends with a NUL.
 fn value_in<T: FromStr>(path: &str, name: &str) -> Option<T> {
     debug_assert!(path.ends_with('\0'));
     let mut text = [0; 4096];

@@ -51,8 +51,8 @@ pub fn install() {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_trap as *const () as usize;
-        // A thread may have a small stack of the program's making, as goroutines have; calls in the handler may be
-        // trapped again.
+        // A thread may run on a small stack that the program allocated, as goroutines do. Calls in the
+        // handler may be trapped again.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         if next_definition::sigaction(libc::SIGSYS, &raw const action, before.as_mut_ptr()) != 0 {
@@ -96,7 +96,7 @@ extern "C" fn on_trap(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     set_result(machine, if done == -1 { -Errno::now() as isize } else { done });
 }
 
-/// Does what the program's own handler, or its absence, does.
+/// Handles the signal as without this library: calls the program's own handler, or takes the default action.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     match HANDLER.load(Acquire) {
         libc::SIG_IGN => {}

@@ -81,8 +81,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// Reserves a window of `addresses` bytes, of which `bytes` bytes can be committed at a time; at the address `at`,
-    /// a multiple of a granule, if it is free. `None` if there are not enough addresses.
+    /// Reserves a window of `addresses` bytes, of which at most `bytes` bytes can be committed at a time; the
+    /// window begins at `at`, a multiple of a granule, if the addresses there are free, and otherwise at any
+    /// address. `None` if there are not enough addresses.
     pub fn reserve(bytes: usize, addresses: usize, at: Option<usize>, announce: Announce) -> Option<Window> {
         let room = |bytes: usize| bytes.checked_next_multiple_of(GRANULE);
         let (committed_max, bytes) = (room(bytes)? / PAGE, room(addresses.max(bytes))?.checked_add(GRANULE)?);

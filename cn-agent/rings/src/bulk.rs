@@ -4,7 +4,7 @@
 //! ```text
 //!   submission at the front of a ring --> Job, SegmentIter --> bursts --> Engine: bursts
 //!                                          ^                          |
-//!        completion <--- all are back ---- settle <-- data area <-----+ answers (by burst)
+//!        completion <- all bursts ended -- settle <-- data area <-----+ answers (by burst)
 //! ```
 //!
 //! The submissions of a client start in order: the one at the front of the client's ring is sent segment by

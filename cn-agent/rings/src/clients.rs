@@ -112,8 +112,8 @@ impl Clients {
         tracing::debug!(place = at, clients = self.active.len(), "port opened");
     }
 
-    /// Sets the owner of the region that begins at `hpa`, as the size of the region's window in bytes and a
-    /// user id; `None` removes the owner.
+    /// Sets the owner of the region that begins at `hpa`. `owner` holds the size of the region's window in
+    /// bytes and the user id; `None` removes the owner.
     pub fn set_owner(&mut self, hpa: u64, owner: Option<(u64, u32)>) {
         if !self.owners.set(hpa, owner) {
             return;

@@ -9,8 +9,8 @@ use std::ops::Range;
 pub struct Owners(BTreeMap<u64, (u64, u32)>);
 
 impl Owners {
-    /// Sets the owner of the region that begins at `hpa`, as the size of the region's window in bytes and a
-    /// user id; `None` removes the owner. Returns whether that changes anything.
+    /// Sets the owner of the region that begins at `hpa`. `owner` holds the size of the region's window in
+    /// bytes and the user id; `None` removes the owner. Returns whether that changes anything.
     pub fn set(&mut self, hpa: u64, owner: Option<(u64, u32)>) -> bool {
         let before = match owner {
             Some(owner) => self.0.insert(hpa, owner),

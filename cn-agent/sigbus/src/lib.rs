@@ -138,8 +138,8 @@ fn enlist(serve: FaultServer) -> io::Result<()> {
 struct ReturnAction {
     /// Address of the handler to jump to; 0 to return, so that the access is repeated.
     handler: usize,
-    /// Signal mask of the interrupted thread. `enter` puts it back into the context before the other handler runs,
-    /// after the mask that replaces it there has taken effect.
+    /// Signal mask of the interrupted thread. The context contains the other handler's mask until that mask
+    /// has taken effect; then `enter` restores this mask in the context, and jumps to the handler.
     mask: u64,
 }
 

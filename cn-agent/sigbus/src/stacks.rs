@@ -1,14 +1,14 @@
-//! The stacks on which the handler runs: mapped before the handler is first called, a guard below each, taken without a
-//! lock.
+//! The stacks on which the handler runs. They are mapped before the handler is first called, with a guard
+//! below each, and a thread takes one without a lock.
 //!
 //! ```text
 //!   | guard | stack ......... word | guard | stack ......... word | ...    one STRIDE each
 //!                             ^ FIRST
 //! ```
 //!
-//! The word on top of a stack is set while a thread uses the stack. A second word, behind that of the first stack, is
-//! set in the process that first used the pool. A forked child finds zeros (MADV_WIPEONFORK). Stacks that were never
-//! used take no memory.
+//! The word on top of a stack is set while a thread uses the stack. A second word, after that of the first
+//! stack, is set in the process that first used the pool. A forked child finds zeros (MADV_WIPEONFORK).
+//! Stacks that were never used take no memory.
 
 #![expect(unsafe_code, reason = "the handler's stacks are mapped memory")]
 

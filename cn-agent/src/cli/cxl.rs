@@ -38,7 +38,7 @@ struct ListArgs {
     /// JSON for programs
     #[arg(long)]
     json: bool,
-    /// With --json: sizes and addresses for people
+    /// With --json: human-readable sizes and addresses
     #[arg(short = 'u', long)]
     human: bool,
     /// Directory in which sysfs is mounted

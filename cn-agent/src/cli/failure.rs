@@ -18,7 +18,7 @@ pub fn of_operation(error: ClientError, socket: &Path) -> Failure {
     of_operation_by("--socket", error, socket)
 }
 
-/// As [`of_operation`], for commands that name the agent's socket with `option`.
+/// Like [`of_operation`], but for commands that name the agent's socket with `option`.
 pub fn of_operation_by(option: &str, error: ClientError, socket: &Path) -> Failure {
     match refusal(&error, socket) {
         Some(message) => Failure::new(Exit::Refused, message),

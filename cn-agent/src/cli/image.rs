@@ -1,13 +1,14 @@
 //! Format of an exported region: a stream, so that it can be written to and read from a pipe.
 //!
 //! ```text
-//! header   magic 8 | length of the region 8 | length of the name 4 | name | CRC-32C of all this 4
-//! record   offset 8 | bytes 4 | CRC-32C of offset, bytes and data 4 | data          any number, by ascending offset
-//! end      length of the region 8 | 0 4 | CRC-32C of all records' checksums 4
+//! header   magic (8) | length of the region (8) | length of the name (4) | name | CRC-32C of all this (4)
+//! record   offset (8) | bytes (4) | CRC-32C of offset, bytes and data (4) | data   (any number, by offset)
+//! end      length of the region (8) | zero (4) | CRC-32C of all records' checksums (4)
 //! ```
 //!
-//! Numbers are little-endian. Bytes between two records are zeros. Each record is checked before its data is
-//! used; the end proves that no record is missing.
+//! The numbers in brackets are sizes in bytes; integers are little-endian. Bytes between two
+//! records are zeros. Each record is checked before its data is used; the end proves that no record is
+//! missing.
 
 use std::io::{self, Read, Write};
 

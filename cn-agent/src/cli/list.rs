@@ -32,7 +32,7 @@ pub struct ListArgs {
 pub struct ShowArgs {
     #[command(flatten)]
     socket: SocketArgs,
-    /// Sizes, addresses and times for people
+    /// Human-readable sizes, addresses and times
     #[arg(short = 'u', long)]
     human: bool,
 }

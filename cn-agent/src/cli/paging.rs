@@ -16,7 +16,7 @@ Examples:
 pub struct PagingArgs {
     #[command(flatten)]
     socket: SocketArgs,
-    /// Sizes for people
+    /// Human-readable sizes
     #[arg(short = 'u', long)]
     human: bool,
 }

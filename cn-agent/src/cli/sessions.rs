@@ -19,7 +19,7 @@ pub struct SessionsArgs {
     /// JSON for programs: times in nanoseconds, rates in bits per second
     #[arg(long)]
     json: bool,
-    /// With --json: times for people
+    /// With --json: human-readable times
     #[arg(short = 'u', long)]
     human: bool,
 }

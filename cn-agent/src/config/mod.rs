@@ -1,8 +1,8 @@
-//! Options of `cn-agent run`: flags over a TOML file over the environment over defaults, checked once and then
-//! complete.
+//! Options of `cn-agent run`, from flags, a TOML file, the environment and defaults, in this order of
+//! precedence. They are checked once, and are complete afterwards.
 //!
-//! [`RunArgs`] is the command line. [`RunArgs::resolve`] reads the file it names, overlays the layers and returns a
-//! [`Config`] without missing values; or an error that names the option and its valid values.
+//! [`RunArgs`] is the command line. [`RunArgs::resolve`] reads the file it names, overlays the layers and
+//! returns a [`Config`] without missing values; or an error that names the option and its valid values.
 
 mod joining;
 mod settings;

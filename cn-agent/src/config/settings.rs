@@ -14,7 +14,7 @@ use cxloe_link::limit::Rate;
 use cxloe_node::{DiagnosticsSettings, LinkSettings, NodeSettings};
 use serde::{Deserialize, Serialize};
 
-/// Every option; `None` where it was not given.
+/// All options of `cn-agent run`; `None` for an option that was not given.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Settings {
@@ -46,8 +46,8 @@ pub struct Settings {
     #[serde(flatten)]
     pub link: LinkSettings,
 
-    /// Worker threads, each with queues of the interface, sessions and a line cache of its own. Each region is served by
-    /// one worker: new ones by that with the fewest bytes [default: 1]
+    /// Worker threads, each with queues of the interface, sessions and a line cache of its own. Each region
+    /// is served by one worker: a new one by the worker with the fewest bytes [default: 1]
     #[arg(long, value_name = "N", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<u8>,

@@ -72,7 +72,7 @@ cxloe_daemon::metrics_table! {
     SESSION_IN_FLIGHT: Gauge "cxloe_cn_session_requests_in_flight" ["peer"];
     /// Requests sent, each counted once, alone or with others in a frame.
     REQUESTS: Counter "cxloe_cn_session_requests_total" ["peer"];
-    /// Frames that were sent as many requests.
+    /// Frames that carried several requests.
     MULTI_FRAMES: Counter "cxloe_cn_session_multi_frames_total" ["peer"];
     /// Requests sent in frames with several requests.
     MULTI_REQUESTS: Counter "cxloe_cn_session_multi_requests_total" ["peer"];
@@ -84,7 +84,7 @@ cxloe_daemon::metrics_table! {
     RETRANSMITTED_BYTES: Counter "cxloe_cn_session_retransmitted_bytes_total" ["peer"];
     /// Selective acknowledgements received.
     SACKS: Counter "cxloe_cn_session_sacks_total" ["peer"];
-    /// Silences in which one request was sent again to learn what became of the others.
+    /// Silences after which one request was sent again, to find out what happened to the others.
     PROBES: Counter "cxloe_cn_session_probes_total" ["peer"];
     /// Time-outs that expired, after which requests are sent again.
     TIMEOUTS: Counter "cxloe_cn_session_timeouts_total" ["peer"];
@@ -110,7 +110,7 @@ cxloe_daemon::metrics_table! {
     TARGET: Gauge "cxloe_cn_pace_target_bytes_per_second" ["peer"];
     /// Pause signals that counted for this memory node.
     PAUSES: Counter "cxloe_cn_pace_pauses_total" ["peer"];
-    /// Pause signals that came too soon after the one before to count.
+    /// Pause signals ignored because they followed another one too closely.
     PAUSES_DUPLICATE: Counter "cxloe_cn_pace_duplicate_pauses_total" ["peer"];
     /// Times a request had to wait for tokens.
     PACE_WAITS: Counter "cxloe_cn_pace_waits_total" ["peer"];

@@ -92,7 +92,7 @@ impl ConnectionPermits {
         self.take_for(kind, caller.limited())
     }
 
-    /// As [`take`](Self::take), but waits until the count is below the limit.
+    /// Like [`take`](Self::take), but waits until the count is below the limit.
     pub async fn wait(&self, kind: ConnectionState, caller: Caller) -> ConnectionPermit {
         loop {
             let given_back = self.given_back.notified();

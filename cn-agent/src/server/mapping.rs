@@ -154,7 +154,8 @@ fn device(context: &ServerContext, caller: Caller) -> Option<OwnedFd> {
     caller.may_serve_kernel_faults(context.allow_kernel_faults).then(open).flatten()
 }
 
-/// Creates a space for a region of `bytes` bytes that is not attached here yet. Faults wait until it is.
+/// Creates a space for a region of `bytes` bytes that is not attached here yet. Faults wait until the region
+/// is attached.
 async fn create_held(
     caller: Caller,
     id: u64,
@@ -287,8 +288,8 @@ async fn add(
     }
 }
 
-/// Adopts the space of a dead agent, if it is the requested one and not `there` already. One space is adopted at a
-/// time, because adopting changes the shared state.
+/// Adopts the space of a dead agent, if `is_meant` accepts the space and no worker has it already (`there`).
+/// One space is adopted at a time, because adopting changes the shared state.
 async fn resume(
     context: &ServerContext,
     caller: Caller,

@@ -1,5 +1,5 @@
 //! Suspension of mapped regions by requests on the agent's socket: the region moves to another compute node,
-//! or comes from one.
+//! or arrives from one.
 
 use std::time::Duration;
 

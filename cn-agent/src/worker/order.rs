@@ -30,8 +30,8 @@ pub enum WorkerOrder {
     Follow(Box<AttachmentChange>),
     /// Open sessions with the memory nodes of a region that another worker serves.
     OpenSessions(Box<Attachment>),
-    /// Report when all operations have ended that began before the changes up to this event. The changes were
-    /// ordered before.
+    /// Report when all operations that began before the changes up to this event have ended. The changes were
+    /// ordered earlier.
     Quiet(u64),
     /// Serve the rings of a new client.
     Serve(Box<Client>),
@@ -127,7 +127,7 @@ impl WorkerResults {
     }
 }
 
-/// Number of the manager's last event for which all operations that began before its changes have ended.
+/// Number of the manager's last event such that all operations begun before the event's changes have ended.
 #[derive(Clone, Debug, Default)]
 pub struct QuietEvent(Arc<AtomicU64>);
 

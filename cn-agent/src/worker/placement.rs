@@ -24,7 +24,7 @@ use nix::unistd::Pid;
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum interval over which the waiting counts: a longer one contains a sleep of the worker.
 const SPAN_MAX: Duration = Duration::from_millis(20);
-/// Part of an interval, as a divisor, beyond which waiting for a CPU makes the worker move.
+/// Divisor of an interval: a worker that has waited for a CPU for more than this part of it moves.
 const WAITED_SHARE: u32 = 8;
 /// First and longest time for which the worker stays bound.
 const HOLD_MIN: Duration = Duration::from_secs(1);

@@ -2,8 +2,8 @@
 //! space.
 //!
 //! ```text
-//!   address --band--> worker          a region lies in one band
-//!   space   --the lowest bits of its number: the worker at its creation--> worker
+//!   address --band--> worker                    (a region lies in one band)
+//!   space   --low bits of its number--> worker  (set when the space is created)
 //! ```
 //!
 //! Workers share nothing. An order for all of them is sent to each, and their reports are added up.
@@ -96,7 +96,7 @@ impl Workers {
         Some(answers)
     }
 
-    /// Orders each change from the workers that it concerns.
+    /// Sends each change as an order to the workers that it concerns.
     ///
     /// # Errors
     /// [`OrdersGone`].
@@ -127,8 +127,9 @@ impl Workers {
         Ok(())
     }
 
-    /// Has all workers report when all operations have ended that began before the changes up to `event`.
-    /// Without room the order is dropped: that of a later event has the same effect.
+    /// Has all workers report when the operations that began before the changes up to `event` have ended. If
+    /// a worker's channel has no room, the order is dropped, because the order for a later event has the same
+    /// effect.
     pub fn await_quiet(&self, event: u64) {
         for orders in self.iter() {
             let _ = orders.try_give(WorkerOrder::Quiet(event));
@@ -173,7 +174,8 @@ impl Workers {
     }
 }
 
-/// Modulus by which the number of a space gives a worker: the maximum number of workers of a node.
+/// A space's number modulo this constant is the number of its worker. The constant is the maximum number of
+/// workers of a node.
 const NUMBERED: u64 = cxloe_wire::frame::SHARDS_MAX as u64;
 
 /// Whether a region may lie on further memory nodes after a change.

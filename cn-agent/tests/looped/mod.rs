@@ -73,7 +73,7 @@ pub fn open(count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
     open_with(CacheConfig::OFF, count, max_frame)
 }
 
-/// As [`open`], with the line cache `cache`.
+/// Like [`open`], but with the line cache `cache`.
 pub fn open_with(cache: CacheConfig, count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
     let net = SimNetwork::new(7);
     let link = net.attach(CN, PortConfig::default()).expect("a new address");

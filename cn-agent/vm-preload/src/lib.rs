@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Everything else that the monitor does is passed to the kernel unchanged, and so is everything in a process
-//! without the environment that `cn-agent vm` gives. If a mapping cannot become a member, the reason is
-//! printed on standard error and the monitor's `mmap` fails.
+//! without the environment variables that `cn-agent vm` sets. If a mapping cannot become a member, the reason
+//! is printed on standard error and the monitor's `mmap` fails.
 
 // `print!` and `eprint!` are forbidden, since they panic when the stream cannot be written.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]

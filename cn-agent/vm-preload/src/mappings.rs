@@ -20,7 +20,7 @@ use crate::reentry::bypass;
 use crate::settings::{Settings, settings};
 use crate::spans::{Span, whole_pages};
 
-/// Exit code of a process whose memory is out of reach: that of a temporary failure in `sysexits.h`.
+/// Exit code of a process whose memory is out of reach: `EX_TEMPFAIL` of `sysexits.h`.
 const OUT_OF_REACH: i32 = 75;
 
 /// Prints a line on standard error; neither ends nor blocks the monitor if that fails.

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use crate::mappings;
 use crate::settings::Settings;
 
-/// Exit code of a monitor that was configured to pass its memory on: that of a configuration error in `sysexits.h`.
+/// Exit code of a monitor that was configured to pass its memory on: `EX_CONFIG` of `sysexits.h`.
 const REFUSED: c_int = 78;
 
 /// `VFIO_IOMMU_MAP_DMA` of `linux/vfio.h`.

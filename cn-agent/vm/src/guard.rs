@@ -42,7 +42,7 @@ impl Guard {
 }
 
 impl Drop for Guard {
-    /// Writes the byte by which the guard exits: the server ends in order.
+    /// Writes the byte that makes the guard exit, since the server ends in an orderly way.
     fn drop(&mut self) {
         let _ = write(&self.pipe, b"x");
         while waitpid(self.process, None) == Err(Errno::EINTR) {}
@@ -69,7 +69,7 @@ fn watch(pipe: RawFd, machine: RawFd) -> ! {
             match libc::read(pipe, std::ptr::from_mut(&mut word).cast(), 1) {
                 // The end of the pipe: the server has died.
                 0 => break,
-                // The byte: the server has ended in order.
+                // The byte: the server has ended in an orderly way.
                 1 => libc::_exit(0),
                 _ if *libc::__errno_location() == libc::EINTR => {}
                 _ => break,

@@ -19,8 +19,8 @@
 //! | module | content |
 //! |---|---|
 //! | [`launch`] | QEMU's arguments and the library it is started with |
-//! | [`snapshot`] | a file of guest memory into a region |
-//! | [`handover`] | the hand-over of a monitor: its memory's pieces, its userfaultfd, its process |
+//! | [`snapshot`] | copies a file of guest memory into a region |
+//! | [`handover`] | what a monitor hands over: the pieces of its memory, its userfaultfd, its process |
 //! | [`served_memory`] | a member of the agent's space for each piece |
 //! | [`migration`] | machines that move to another compute node |
 //! | [`guard`] | ends the machine when this process dies |

@@ -52,7 +52,7 @@ pub type OnExit = Arc<dyn Fn(ExitReason) + Send + Sync>;
 pub struct ServedMemory(Vec<(Arc<HelperLine>, JoinHandle<()>)>);
 
 impl ServedMemory {
-    /// Makes each piece of the machine's memory a member of the space, by which the agent serves it.
+    /// Makes each piece of the machine's memory a member of the space, so that the agent serves the piece.
     ///
     /// # Errors
     /// Any [`ServeError`].

@@ -178,11 +178,8 @@ impl TlsKey {
         base64::engine::general_purpose::STANDARD.encode(self.0.public_key_raw())
     }
 
-    /// Writes the key to `path`, with the answer of the manager at the URL `manager` for `node`, so that only the
-    /// daemon can read it.
-    ///
-    /// # Errors
-    /// The file cannot be written, or the manager's answer has no valid certificate.
+    /// Writes the key to `path`, with the answer that the manager at the URL `manager` gave for `node`, so
+    /// that only the daemon can read the file.
     pub fn keep(
         &self,
         node: &Party,

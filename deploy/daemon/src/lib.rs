@@ -23,7 +23,7 @@
 //! | `manager_link`, `identity`, [`join`] | the thread that talks to the manager; its certificate, and how a node gets one |
 //! | [`metrics`], [`http`] | counters for Prometheus; HTTP connections within limits |
 //! | [`doctor`] | whether a machine is ready for a daemon, and what to do where it is not |
-//! | `table` | tables for people, plain columns in a pipe |
+//! | `table` | tables with frames on a terminal, plain columns in a pipe |
 //! | `unit` | the systemd unit of a configuration, and what it gives a daemon |
 //! | [`command_line`] | exit codes, tables, JSON, completion and manual pages of every program |
 

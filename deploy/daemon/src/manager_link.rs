@@ -176,8 +176,9 @@ pub struct ManagerLink<N> {
 }
 
 impl<N: Send + 'static> ManagerLink<N> {
-    /// Starts a link to the manager at `url`, or to several managers at URLs separated by commas. Returns at once; the
-    /// manager need not be there. `registration` is called for each registration of `node`, which shows `identity`.
+    /// Starts a link to the manager at `url`, or to several managers at URLs separated by commas. Returns at
+    /// once; the manager need not be reachable. `registration` is called for each registration of `node`. The
+    /// node authenticates itself with `identity`.
     pub fn start(
         url: &str,
         identity: Option<Arc<NodeIdentity>>,

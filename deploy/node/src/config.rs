@@ -20,7 +20,7 @@ use cxloe_wire::session::NodeKey;
 
 use crate::settings::{DiagnosticsSettings, LinkSettings, NodeSettings};
 
-/// Default for the size of a recording of frames at which it stops, in bytes.
+/// Default size in bytes at which a recording of frames stops.
 const PCAP_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// Complete and checked options that both kinds of node have. The manager is not among them: a memory node may have a

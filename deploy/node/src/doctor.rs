@@ -36,7 +36,8 @@ pub struct NodeHost {
     pub host: Host,
     /// Capabilities and limits of the node: those of its systemd unit, or else of this process.
     pub process: Process,
-    /// Socket of the node if it is one of several on this machine, each of which has one of its own.
+    /// Socket of the node if the node is one of several instances on this machine; `None` for the default
+    /// socket.
     pub socket: Option<PathBuf>,
 }
 

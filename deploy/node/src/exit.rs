@@ -1,4 +1,4 @@
-//! Exit code of a node that ends with an error. The units of systemd do not start a node again that ended with
+//! Exit code of a node that ends with an error. The systemd units do not restart a node that ended with
 //! [`Exit::Usage`] (`RestartPreventExitStatus=`).
 
 use std::error::Error;
@@ -6,7 +6,7 @@ use std::error::Error;
 use cxloe_daemon::command_line::Exit;
 use cxloe_link::LinkError;
 
-/// Exit code for `error`, if it is of a link: [`Exit::Usage`] if the next start would end the same way.
+/// Exit code for `error` if a link caused it: [`Exit::Usage`] if the next start would fail in the same way.
 ///
 /// A `supervised` node waits for its interface before it opens links; an interface that has disappeared since
 /// may return.

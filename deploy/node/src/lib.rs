@@ -1,7 +1,7 @@
 //! # cxloe-node: common part of memory nodes and compute nodes
 //!
-//! Both kinds of node have a link, keys, a manager and an identity, and are operated alike. Their options of these
-//! things, and what follows from them, are here; `cxloe-daemon` has what the manager shares, too.
+//! Both kinds of node have a link, keys, a manager and an identity, and are operated alike. The options for
+//! these, and everything derived from them, are here; `cxloe-daemon` has the part that the manager needs too.
 //!
 //! ```text
 //!   Settings of a program = NodeSettings + LinkSettings + DiagnosticsSettings + its own

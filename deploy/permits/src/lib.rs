@@ -27,7 +27,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// At most `all` connections, of which only those that are due yield.
+    /// Policy for at most `all` connections: only connections that are due yield.
     pub fn at_most(all: usize) -> Policy {
         Policy { all, each: usize::MAX, early: false, crowds: false }
     }

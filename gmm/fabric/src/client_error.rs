@@ -1,5 +1,5 @@
-//! Errors of calls to the manager, for the client of this crate and for that of `cxloe-port`, whose programs
-//! have a link of their own.
+//! Errors of calls to the manager. They are used by the client of this crate, and by that of `cxloe-port`,
+//! whose programs reach memory nodes by a link of their own.
 
 use crate::api::{ErrorBody, ErrorCode};
 
@@ -52,12 +52,12 @@ pub enum ClientError {
     },
 }
 
-/// Reason why no manager has answered a call, before the call's own words are added.
+/// Reason why no manager has answered a call, before the text that names the call is added.
 #[derive(Debug)]
 pub enum Unanswered {
     /// Any reason other than those below, as text.
     Because(String),
-    /// The request was sent, would change something, and no answer came; the reason as text.
+    /// A request that would change something was sent, and no answer came; the value is the reason, as text.
     Sent(String),
     /// The manager at this URL expects TLS; the request was plain HTTP.
     Tls(String),

@@ -16,8 +16,9 @@ use super::header::ReturnCode;
 
 /// Answers the messages of one client. The manager implements it, and answers in its own thread.
 pub trait Answerer: Clone + Send + Sync + 'static {
-    /// Returns the response to a message (header and payload) to a switch, if it has one, and the agreements after it.
-    /// `Err`: the return code for a message that cannot be answered at present.
+    /// Returns the client's agreements after a message (header and payload) to a switch, and the response, or
+    /// `None` if the message has no response. `Err`: the return code for a message that cannot be answered at
+    /// present.
     fn answer(
         &self,
         switch: u32,

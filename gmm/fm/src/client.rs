@@ -22,8 +22,8 @@ const RETRIES: u32 = 4;
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const READ_BYTES: usize = 4096;
 
-/// Reason why a request has no successful response. `address` is the endpoint's as given, `HOST:PORT`, and
-/// `asked` the name of the command.
+/// Reason why a request has no successful response. `address` is the endpoint's address as the caller gave it
+/// (`HOST:PORT`), and `asked` is the name of the command.
 #[derive(Debug, thiserror::Error)]
 pub enum FmClientError {
     #[error("no FM API endpoint at {address}: {source}; is it listening there (`gmm serve --fm-listen`)?")]
@@ -35,7 +35,7 @@ pub enum FmClientError {
     /// The component answered with a return code other than success.
     #[error("{address} refused {asked}: {code}{}", hint(*code))]
     Refused { address: String, asked: String, code: ReturnCode },
-    /// The answer is no response to the request.
+    /// The endpoint sent something other than a valid response to the request.
     #[error(
         "{address} answered {asked} with something else: {reason}; does it use the other dialect (--dialect)?"
     )]

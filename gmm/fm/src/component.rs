@@ -28,7 +28,7 @@ pub struct Identity {
     pub serial: u64,
     /// Binary logarithm of the longest message in bytes, header included.
     pub message_max: u8,
-    /// [`TYPE_SWITCH`] or [`TYPE_3`], for a device.
+    /// [`TYPE_SWITCH`] for a switch, or [`TYPE_3`] for a device.
     pub component_type: u8,
 }
 
@@ -101,7 +101,7 @@ impl Payload for ResponseLimit {
     }
 }
 
-/// One log of [`SupportedLogs`].
+/// Identifier and size of one log in [`SupportedLogs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEntry {
     pub id: [u8; LOG_ID_BYTES],

@@ -1,6 +1,6 @@
 //! PCI configuration space of an LD, 4 KiB, for Send LD CXL.io Configuration Request (5301h). Its content is
 //! derived from the LD's properties. Only the command register can be written; writes to anything else are
-//! refused.
+//! refused. A DVSEC is a designated vendor-specific extended capability.
 //!
 //! | offset | content |
 //! |---|---|

@@ -27,8 +27,8 @@ impl ConnectionPermits {
         Self(Permits::new(Policy { crowds: true, ..Policy::at_most(max) }))
     }
 
-    /// Takes a permit for a connection from `peer`. Returns the connection's number and the signal that it has to
-    /// close. `None` if there is no room and no connection can be closed.
+    /// Takes a permit for a connection from `peer`. Returns the connection's number, and the signal on which
+    /// the connection has to close. `None` if there is no room and no connection can be closed.
     pub fn take(&mut self, peer: IpAddr, now: Instant) -> Option<(u64, Arc<Notify>)> {
         let leave = Arc::new(Notify::new());
         let (number, evicted) = self.0.take(Some(peer), silent_since(now), Arc::clone(&leave), now).ok()?;

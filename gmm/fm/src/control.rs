@@ -1,5 +1,6 @@
-//! MCTP control messages (DMTF DSP0236, section 12), by which a bus owner identifies an endpoint. Over TCP there is no
-//! bus, so an assigned endpoint id is recorded and has no further effect.
+//! Control messages of MCTP (Management Component Transport Protocol; DMTF DSP0236, section 12), by which a
+//! bus owner identifies an endpoint. Over TCP there is no bus, so an assigned endpoint id is recorded and has
+//! no further effect.
 
 use super::mctp::{TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
 

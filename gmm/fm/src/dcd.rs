@@ -76,7 +76,7 @@ impl Payload for GetHostRegions {
     }
 }
 
-/// One region of a host: 40 bytes.
+/// Configuration of one dynamic-capacity region of a host, encoded in 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DcRegion {
     /// First device address of the region.
@@ -193,7 +193,7 @@ impl Payload for GetExtents {
     }
 }
 
-/// Consecutive device addresses of a host's capacity: 40 bytes.
+/// Extent: consecutive device addresses of a host's capacity, encoded in 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// First device address of the extent.

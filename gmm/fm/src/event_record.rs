@@ -26,15 +26,15 @@ const DYNAMIC_CAPACITY: [u8; 16] =
 /// Event log of a component, by severity or kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Log {
-    /// Number 0.
+    /// Log number 0.
     Informational,
-    /// Number 1.
+    /// Log number 1.
     Warning,
-    /// Number 2.
+    /// Log number 2.
     Failure,
-    /// Number 3.
+    /// Log number 3.
     Fatal,
-    /// Number 4.
+    /// Log number 4.
     DynamicCapacity,
 }
 
@@ -102,7 +102,7 @@ pub enum EventContent {
     },
 }
 
-/// One entry of a log: 128 bytes.
+/// One record of an event log, encoded in 128 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRecord {
     /// Handle that identifies the record in Clear Event Records; never 0.

@@ -21,7 +21,7 @@ pub const PORTS_MAX: u8 = DEVICES_MAX + HOSTS_MAX;
 pub const VPPBS_MAX: u8 = 127;
 /// Number of LDs of a multi-logical device.
 pub const LDS_MAX: u8 = 16;
-/// Maximum number of HDM decoders in registers: of a host's port, and of a device for each LD.
+/// Maximum number of HDM decoders in the registers of a host's port, and in those of a device for each LD.
 pub const DECODERS_MAX: u8 = 32;
 /// Maximum number of legs of regions in one LD, hence of its extents and tags.
 pub const EXTENTS_MAX: u32 = 65_536;
@@ -209,8 +209,8 @@ pub struct EventLog {
 }
 
 /// One switch and everything at its ports. Reads are cheap and change nothing. A change is visible here at
-/// once; its effects on nodes follow in the background. The error of a method is the return code of the
-/// response, other than success.
+/// once; its effects on nodes follow in the background. The error of a method becomes the return code of the
+/// response; it is never [`ReturnCode::Success`].
 pub trait Fabric {
     fn serial(&self) -> u64;
 

@@ -42,9 +42,9 @@ pub enum Dialect {
 /// Kind of a message: request or response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Category {
-    /// Encoding 0.
+    /// Encoded as 0.
     Request,
-    /// Encoding 1.
+    /// Encoded as 1.
     Response,
     /// Any other encoding, which is undefined.
     Other(u8),

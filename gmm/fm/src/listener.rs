@@ -43,7 +43,7 @@ pub(crate) const IDLE_WITHIN_DEFAULT: Duration = Duration::from_secs(300);
 pub(crate) const ADMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum pause of a client within a message.
 pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Consecutive malformed messages after which a connection is closed.
+/// Number of consecutive malformed messages after which a connection is closed.
 const FAULTS_MAX: u32 = 32;
 const READ_BYTES: usize = 64 * super::mctp::PACKET_BYTES;
 /// Size of the kernel's send buffer per connection, in bytes. It holds responses that a client has not read
@@ -302,7 +302,7 @@ struct Conversation<D: Authenticator> {
     packetizer: Packetizer,
     endpoint: Endpoint,
     session: ClientAgreements,
-    /// Malformed messages since the last well-formed one.
+    /// Number of malformed messages since the last well-formed one.
     faults: u32,
 }
 

@@ -1,5 +1,6 @@
-//! MCTP packets over TCP, as fabric-manager clients send them (DMTF DSP0236, baseline transmission unit): a stream of
-//! packets of 68 bytes each, four of header and 64 of content, without separators.
+//! Packets of MCTP (Management Component Transport Protocol) over TCP, as fabric-manager clients send them
+//! (DMTF DSP0236, baseline transmission unit): a stream of packets of 68 bytes each, four of header and 64 of
+//! content, without separators.
 //!
 //! ```text
 //!   bytes as they arrive --> Reassembler --> messages        message --> Packetizer --> packets, to be sent at once
@@ -7,11 +8,11 @@
 //!
 //! Both ends of a connection use both types. The module does no I/O: bytes go in, messages come out.
 //!
-//! The first packet of a message (SOM) starts with the message type, so it carries 63 bytes of the message;
-//! each following one carries 64, and the last (EOM) is padded. Sequence numbers count modulo 4. A gap within
-//! a message is an error. Between messages a gap is allowed, so that a client that starts each message at 0
-//! works as well. Some clients send one packet too few if a message is a multiple of 64 bytes: the message is
-//! what has arrived by its EOM.
+//! The first packet of a message (SOM, start of message) starts with the message type, so it carries 63 bytes
+//! of the message; each following packet carries 64, and the last (EOM, end of message) is padded. Sequence
+//! numbers count modulo 4. A gap within a message is an error. Between messages a gap is allowed, so that a
+//! client that starts each message at 0 works as well. Some clients send one packet too few if a message is a
+//! multiple of 64 bytes: the message then consists of the bytes that arrive up to its EOM.
 
 pub(crate) const PACKET_BYTES: usize = 68;
 pub(crate) const HEADER_BYTES: usize = 4;
@@ -32,7 +33,7 @@ pub const TYPE_FM_API: u8 = 0x07;
 /// Message type of the CXL type 3 component command interface over MCTP (DMTF DSP0281).
 pub const TYPE_CCI: u8 = 0x08;
 
-/// Sender, receiver, and exchange of a message.
+/// Addresses of a message (sender and receiver), and the tag of the exchange that the message belongs to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Envelope {
     /// Id of the receiving endpoint. Clients use 0 for every endpoint, so it is not checked.

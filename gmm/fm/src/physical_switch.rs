@@ -108,7 +108,7 @@ pub mod port_state {
     pub const UPSTREAM: u8 = 4;
 }
 
-/// One port of [`PortStates`]: 16 bytes.
+/// State of one physical port in [`PortStates`], encoded in 16 bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PortState {
     /// Number of the physical port.

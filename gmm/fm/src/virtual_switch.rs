@@ -1,4 +1,5 @@
-//! Virtual switch commands (52xxh): information about virtual CXL switches (VCS) and their vPPBs, and bindings.
+//! Virtual switch commands (52xxh): information about virtual CXL switches (VCS) and their virtual PCI-to-PCI
+//! bridges (vPPB), and bindings.
 
 use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 
@@ -67,7 +68,7 @@ impl VppbStatus {
     }
 }
 
-/// One vPPB of [`VirtualSwitch`].
+/// Status and binding of one virtual PCI-to-PCI bridge (vPPB) of a [`VirtualSwitch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vppb {
     /// Status of the vPPB: free, bound or changing.
@@ -104,7 +105,7 @@ pub mod vcs_state {
     pub const INVALID: u8 = 0xFF;
 }
 
-/// One VCS of [`VirtualSwitches`].
+/// A virtual CXL switch (VCS): its state, and a range of its virtual PCI-to-PCI bridges (vPPB).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualSwitch {
     /// Number of the VCS: 0 to 126.

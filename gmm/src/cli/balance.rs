@@ -1,8 +1,8 @@
 //! Choice of the parts of regions that move, and of the memory nodes that they move to, so that all pools are
 //! used evenly. The functions do no I/O.
 //!
-//! Each move takes a part from the pool with the highest use to one that is used less, and only if both are then between
-//! what they were. So each move lessens the unevenness, and a series of moves ends.
+//! Each move takes a part from one pool to another that is used less, and is made only if the use of both pools
+//! afterwards lies between their former values. So each move lessens the unevenness, and a series of moves ends.
 
 use std::collections::BTreeSet;
 
@@ -107,8 +107,8 @@ pub fn next_move(
 /// Plans moves until none helps any more. Returns them with the spread that remains after them.
 pub fn plan(mut pools: Vec<Pool>, mut parts: Vec<Part>, within: f64) -> (Vec<Move>, f64) {
     let mut moves = Vec::new();
-    // The plan ends without the bound, since each move lessens the unevenness; the bound limits what a reader
-    // gets.
+    // The plan ends even without the bound, since each move lessens the unevenness; the bound limits the
+    // length of the printed plan.
     while moves.len() < 10_000
         && let Some(next) = next_move(&pools, &parts, within, &BTreeSet::new())
     {

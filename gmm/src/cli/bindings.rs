@@ -37,7 +37,7 @@ pub struct SetLdArgs {
     /// Capacity to reserve for that LD, and for the LDs after it: multiples of 256M
     #[arg(required = true, value_name = "SIZE")]
     sizes: Vec<ByteSize>,
-    /// Print sizes for people
+    /// Print human-readable sizes
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -65,7 +65,7 @@ pub struct BindArgs {
     /// Time to wait for the memory node, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
-    /// Print sizes for people
+    /// Print human-readable sizes
     #[arg(short = 'u', long)]
     human: bool,
 }

@@ -32,7 +32,7 @@ Examples:
   gmm fm raw 5101 0100                           any command: opcode and payload in hexadecimal
   gmm fm join https://gmm.lab:7440 --token cx1.… --name fm0     get the certificate that the FM API asks for")]
 pub struct FmArgs {
-    /// The switch's FM API; without a port: 2508
+    /// Address of the switch's FM API; without a port: 2508
     #[arg(
         long,
         global = true,
@@ -45,14 +45,15 @@ pub struct FmArgs {
     /// ~/.config/cxloe/fm.identity, if it exists]
     #[arg(long, global = true, env = "CXLOE_FM_IDENTITY", value_name = "FILE")]
     identity: Option<PathBuf>,
-    /// Without TLS: for a switch that requires no certificate, such as one of `gmm serve --fm-insecure`
+    /// Connect without TLS, to a switch that requires no certificate, such as one of
+    /// `gmm serve --fm-insecure`
     #[arg(long, global = true)]
     insecure: bool,
     /// Layout of headers: that of the TCP client tools, or that of the specification
     #[arg(long, global = true, value_enum, default_value = "tools", value_name = "DIALECT")]
     dialect: Dialect,
-    /// The port; requests that both the switch and the device behind the port could answer go to the device, through
-    /// the tunnel
+    /// Port of the switch; requests that both the switch and the device behind the port could answer go to
+    /// the device, through the tunnel
     #[arg(long, global = true, value_name = "PORT")]
     port: Option<u8>,
     #[command(subcommand)]
@@ -63,7 +64,8 @@ pub struct FmArgs {
 enum FmCommand {
     /// Register this client with the manager: it gets a certificate of 30 days, which is renewed when it is used
     Join {
-        /// The manager: https://HOST:PORT, or its Unix socket on its own machine, where root needs no token
+        /// URL of the manager: https://HOST:PORT, or its Unix socket on its own machine, where root needs no
+        /// token
         url: String,
         /// A token made by `gmm token create --role fm`
         #[arg(long, env = cxloe_fabric::client::TOKEN_VARIABLE, hide_env_values = true)]
@@ -93,7 +95,7 @@ enum FmCommand {
         #[arg(long)]
         all: bool,
     },
-    /// Bind a vPPB to a device or an LD of it
+    /// Bind a vPPB to a device or to one of its LDs
     Bind {
         #[command(flatten)]
         vppb: VppbArgs,
@@ -107,7 +109,7 @@ enum FmCommand {
     Unbind {
         #[command(flatten)]
         vppb: VppbArgs,
-        /// Condition of the release: wait, managed or surprise
+        /// When the host's memory is taken away: wait, managed or surprise
         #[arg(long, value_enum, default_value = "managed")]
         option: UnbindOption,
         #[command(flatten)]
@@ -117,7 +119,7 @@ enum FmCommand {
     Aer {
         #[command(flatten)]
         vppb: VppbArgs,
-        /// The error, as in the AER registers
+        /// The error to generate, encoded as in the AER registers
         #[arg(long, value_parser = hexadecimal, value_name = "HEX")]
         error: u32,
     },
@@ -130,7 +132,7 @@ enum FmCommand {
         #[arg(long)]
         abort: bool,
     },
-    /// Show the commands a switch or device has, and their effects
+    /// Show the commands that a switch or device supports, and their effects
     Log,
     /// Show the event logs of a switch or device
     Events {
@@ -141,9 +143,9 @@ enum FmCommand {
         #[arg(long)]
         clear: bool,
     },
-    /// Show the size and number of LDs of a device in slices (with --port)
+    /// Show the memory size and the number of LDs of an MLD (requires --port)
     LdInfo,
-    /// Show or set the capacity reserved for LDs (with --port)
+    /// Show or set the capacity reserved for LDs (requires --port)
     LdAlloc {
         /// Set the capacity: a size for each LD from --first on, multiples of 256 MiB
         #[arg(long, value_name = "SIZE", num_args = 1..)]
@@ -152,14 +154,14 @@ enum FmCommand {
         #[arg(long, default_value_t = 0, value_name = "LD")]
         first: u8,
     },
-    /// Show quality of service (with --port)
+    /// Show or set quality of service (requires --port)
     Qos(QosArgs),
-    /// Dynamic capacity (with --port)
+    /// Show or manage dynamic capacity (requires --port)
     Dcd {
         #[command(subcommand)]
         command: Option<DcdCommand>,
     },
-    /// Read an LD's configuration space (with --port)
+    /// Read or write an LD's configuration space (requires --port)
     Config {
         /// The LD: 0 to 15
         #[arg(long, default_value_t = 0, value_name = "LD")]
@@ -171,7 +173,7 @@ enum FmCommand {
         #[arg(long, value_parser = hexadecimal, value_name = "HEX")]
         write: Option<u32>,
     },
-    /// Read an LD's component registers (with --port)
+    /// Read an LD's component registers (requires --port)
     Registers {
         /// The LD: 0 to 15
         #[arg(long, default_value_t = 0, value_name = "LD")]
@@ -185,7 +187,7 @@ enum FmCommand {
     },
     /// Send any command, with its payload and its response in hexadecimal
     Raw {
-        /// Opcode of the command, as 0x5100
+        /// Opcode of the command, such as 0x5100
         #[arg(value_parser = hexadecimal, value_name = "OPCODE")]
         opcode: u32,
         /// Payload of the command, in hexadecimal
@@ -213,22 +215,22 @@ struct WaitArgs {
 
 #[derive(Debug, Clone, Copy, Args)]
 struct QosArgs {
-    /// Set what is on: 1 egress port congestion, 2 temporary throughput reduction, 3 both
+    /// Set what is enabled: 1 egress port congestion, 2 temporary throughput reduction, 3 both
     #[arg(long, value_name = "BITS")]
     enables: Option<u8>,
     /// Set the percentage of congestion that counts as moderate
     #[arg(long, value_name = "PERCENT")]
     moderate: Option<u8>,
-    /// Set the percentage that counts as severe
+    /// Set the percentage of congestion that counts as severe
     #[arg(long, value_name = "PERCENT")]
     severe: Option<u8>,
-    /// The LD that --allocated and --limit are for
+    /// The LD that --allocated and --limit apply to
     #[arg(long, default_value_t = 0, value_name = "LD")]
     ld: u8,
     /// Set the LD's share of the bandwidth, in 256ths
     #[arg(long, value_name = "N")]
     allocated: Option<u8>,
-    /// Set the LD's limit of the bandwidth, in 256ths
+    /// Set the LD's bandwidth limit, in 256ths
     #[arg(long, value_name = "N")]
     limit: Option<u8>,
 }
@@ -237,7 +239,7 @@ struct QosArgs {
 enum DcdCommand {
     /// Show the device's dynamic-capacity configuration
     Info,
-    /// Show the regions of a host
+    /// Show the dynamic-capacity regions of a host
     Regions {
         /// The host, by its LD: 0 to 15
         #[arg(long, value_name = "LD")]
@@ -269,7 +271,7 @@ enum DcdCommand {
         /// Tag of the capacity
         #[arg(long, value_parser = tag, value_name = "TAG")]
         tag: [u8; 16],
-        /// Without waiting for the host
+        /// Release without waiting for the host
         #[arg(long)]
         force: bool,
     },
@@ -287,11 +289,11 @@ enum PortOperation {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum UnbindOption {
-    /// Wait until the host has ended
+    /// Wait until the host has stopped
     Wait,
-    /// Have the host write back and release
+    /// Have the host write back and release the memory
     Managed,
-    /// At once
+    /// Take the memory away at once
     Surprise,
 }
 

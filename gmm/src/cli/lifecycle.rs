@@ -68,7 +68,7 @@ Examples:
 pub struct DisableArgs {
     #[command(flatten)]
     which: RegionSelection,
-    /// Print sizes and addresses for people
+    /// Print human-readable sizes and addresses
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -82,7 +82,7 @@ pub struct EnableArgs {
     /// Names of disabled regions, or `all`
     #[arg(required = true, value_name = "NAME")]
     names: Vec<Name>,
-    /// Print sizes and addresses for people
+    /// Print human-readable sizes and addresses
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -98,7 +98,7 @@ Examples:
 pub struct ResetArgs {
     #[command(flatten)]
     which: RegionSelection,
-    /// Print sizes and addresses for people
+    /// Print human-readable sizes and addresses
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -242,7 +242,8 @@ impl SelectedRegions {
         for name in &self.names {
             match act(name).await {
                 Ok(value) => done.push(value),
-                // The first failure is returned and printed when the command ends, the others here.
+                // The first failure is returned, and printed when the command ends; the others are printed
+                // here.
                 Err(failure) if first_failure.is_none() => first_failure = Some(failure),
                 Err(failure) => to_stderr!("gmm: {}", failure.message),
             }

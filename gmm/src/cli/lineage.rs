@@ -28,7 +28,7 @@ pub struct AdoptArgs {
     /// Give up the regions shown
     #[arg(short, long)]
     force: bool,
-    /// Print sizes for people
+    /// Print human-readable sizes
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -48,7 +48,7 @@ pub struct ReleaseOrphansArgs {
     /// Time to wait for the memory node, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
-    /// Print sizes for people
+    /// Print human-readable sizes
     #[arg(short = 'u', long)]
     human: bool,
 }

@@ -49,7 +49,7 @@ pub struct MonitorArgs {
     /// End after this number of events
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Print lines for people instead of JSON
+    /// Print human-readable lines instead of JSON
     #[arg(short = 'u', long)]
     human: bool,
 }

@@ -21,7 +21,7 @@ pub struct QuotaArgs {
     /// Maximum size of all regions of the compute node together, or `none`
     #[arg(value_name = "SIZE", value_parser = quota)]
     size: Quota,
-    /// Print sizes for people
+    /// Print human-readable sizes
     #[arg(short = 'u', long)]
     human: bool,
 }

@@ -37,7 +37,7 @@ pub struct ProtectArgs {
     /// Time to wait until every copy is in sync, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
-    /// Print sizes and addresses for people
+    /// Print human-readable sizes and addresses
     #[arg(short = 'u', long)]
     human: bool,
 }

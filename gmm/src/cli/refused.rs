@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(2);
 /// Age up to which refused requests are named, in milliseconds: the interval at which the manager records
 /// refusals of the same caller.
 const RECENT_MS: u64 = 3_600_000;
-/// Maximum number of callers that are named.
+/// Maximum number of callers that are named in warnings.
 const NAMED_MAX: usize = 8;
 /// Beginnings of the paths of the requests that nodes send.
 const PATHS_OF_NODES: [&str; 3] = ["/v1/memory-nodes", "/v1/compute-nodes", "/v1/join"];
@@ -69,7 +69,7 @@ pub fn not_followed(health: &ManagerHealth) -> Option<String> {
     })
 }
 
-/// Warnings about callers that lately sent a node's request and had no right to it.
+/// Warnings about callers that recently sent a node's request without the right to it.
 async fn callers(client: &Client) -> Result<Vec<String>, Failure> {
     let query = EventsQuery { kind: Some("access_refused".into()), ..EventsQuery::default() };
     let events = client.events(EventsQuery { since_ms: Some(since_ms()), ..query }).await?.events;

@@ -120,7 +120,7 @@ Examples:
   gmm rebalance
   gmm rebalance --within 5")]
 pub struct RebalanceArgs {
-    /// Difference of the memory nodes' use that is left, in per cent of their pools
+    /// Difference that may remain between the uses of the memory nodes, in per cent of their pools
     #[arg(long, default_value_t = 10, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     within: u8,
     /// Print the moves, and make none

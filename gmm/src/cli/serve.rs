@@ -29,7 +29,7 @@ const STORE_FILE: &str = "gmm.redb";
 const ETCD_PASSWORD_VARIABLE: &str = "CXLOE_GMM_ETCD_PASSWORD";
 /// File name of the socket in the store's folder.
 const SOCKET_FILE: &str = "gmm.sock";
-/// Minimum of the hidden option `--certificate-s`, by which tests have certificates expire soon.
+/// Minimum of the hidden option `--certificate-s`, with which tests make certificates expire soon.
 const CERTIFICATE_VALID_MIN: Duration = Duration::from_secs(2);
 /// Maximum length of a default socket path in bytes. The system's limit is 108; the rest is for the suffix of
 /// a temporary name.

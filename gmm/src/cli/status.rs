@@ -16,7 +16,7 @@ Examples:
   gmm status --json                                        as JSON
   gmm --manager https://a:7440,https://b:7440 status       of the leading manager")]
 pub struct StatusArgs {
-    /// Print one line for people instead of JSON, as on a terminal
+    /// Print one human-readable line instead of JSON, as on a terminal
     #[arg(short = 'u', long)]
     human: bool,
 }

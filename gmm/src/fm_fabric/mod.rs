@@ -64,7 +64,7 @@ impl ManagerView<'_> {
         nodes.find(|node| self.place(node.index) == Some(port))
     }
 
-    /// The compute node that is this virtual switch.
+    /// The compute node that this virtual switch represents.
     fn compute_node(&self, vcs: u8) -> Option<&ComputeNode> {
         let mut nodes = self.manager.state().compute_nodes.values();
         nodes.find(|node| self.place(node.index) == Some(vcs))

@@ -159,7 +159,7 @@ impl Authority {
         to_pem(&self.certificate)
     }
 
-    /// Signs a certificate for `node` with the public key `key`, which expires after `valid`.
+    /// Signs a certificate that expires after `valid`, for `node` and its public key `key`.
     ///
     /// # Errors
     /// [`AuthorityError::Sign`].

@@ -48,7 +48,7 @@ pub struct Candidacy {
 }
 
 impl Candidacy {
-    /// Returns the reaction to a setback at `now_ms`, by any clock that does not go back.
+    /// Returns the reaction to a setback at `now_ms`, which is the time by any monotonic clock.
     pub fn after(&mut self, setback: Setback, now_ms: u64) -> Step {
         let before = self.last.filter(|(last, _)| *last == setback).map_or(0, |(_, count)| count);
         self.last = Some((setback, before.saturating_add(1)));
@@ -70,7 +70,7 @@ impl Candidacy {
         Step { pause, log }
     }
 
-    /// Notes that this manager follows or leads. Returns true if a setback in the log has now passed.
+    /// Notes that this manager follows or leads. Returns true if this ends a setback that was logged.
     pub fn succeed(&mut self) -> bool {
         self.last = None;
         std::mem::take(&mut self.logged)

@@ -98,7 +98,7 @@ pub struct CoreThread {
 }
 
 impl Core {
-    /// Starts the thread over a manager whose takeover is already stored.
+    /// Starts the thread with a manager whose takeover is already stored.
     pub fn start(
         manager: Manager,
         store: Box<dyn Store>,
@@ -213,7 +213,7 @@ impl Core {
         self.topics.touch(topic);
     }
 
-    /// The caller who has these credentials.
+    /// Identifies the caller by these credentials; without valid ones, returns an unauthenticated caller.
     pub fn caller(&self, evidence: &Evidence<'_>) -> Caller {
         self.directory.read().unwrap_or_else(PoisonError::into_inner).caller(evidence, self.clock.now_ms())
     }

@@ -16,7 +16,7 @@ use cxloe_gmm_core::rights::Denied;
 pub struct ApiError(pub ErrorBody);
 
 impl ApiError {
-    /// A failure of kind `code`, with a text and a remedy for people.
+    /// A failure of kind `code`; `error` is the message, and `hint` the remedy.
     pub fn new(code: ErrorCode, error: impl Into<String>, hint: impl Into<String>) -> Self {
         Self(ErrorBody { error: error.into(), code, hint: hint.into() })
     }

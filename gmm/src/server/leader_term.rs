@@ -1,6 +1,6 @@
-//! One term of leadership of this process: the manager over its loaded store, its routes, and the services that only a
-//! leader runs. A process with its own store leads from start to end. With etcd, it campaigns, leads while it can renew
-//! its lease, steps down, and campaigns again.
+//! One term of leadership of this process: the manager with its loaded store, its routes, and the services
+//! that only a leader runs. A process with its own store leads from start to end. With etcd, it campaigns,
+//! leads while it can renew its lease, steps down, and campaigns again.
 //!
 //! ```text
 //!   campaign --won--> load, take over --> lead ... lease lost, store failed, or stop set --> end --> campaign

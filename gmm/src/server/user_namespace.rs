@@ -4,7 +4,7 @@
 //! be told apart, and none is a member of the admin group. `PrivateUsers=yes` of systemd makes such a namespace, and so
 //! does a container engine that runs without root.
 
-/// Number of ids that a namespace with all of them maps: 32 bits without the last, which stands for none.
+/// Number of ids that a full user namespace maps: all 32-bit numbers but the last, which stands for no id.
 const ALL_IDS: u64 = u32::MAX as u64;
 
 /// Logs a warning if this process does not see the ids of its peers, so that `admin_group` has no effect.

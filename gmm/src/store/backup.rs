@@ -1,5 +1,5 @@
-//! Backup of a state as one file: every record as in a store, one per line, readable in a text editor. The head reveals
-//! a truncated file.
+//! Backup of a state as one file: every record as in a store, one per line, readable in a text editor. The
+//! first line contains the number of records and a checksum, so a truncated file is detected.
 
 use std::fmt::Write as _;
 
@@ -68,7 +68,7 @@ fn sum(head: &BackupHead, rows: &[impl AsRef<str>]) -> u64 {
     sum
 }
 
-/// The text of a backup of `state`, for a fabric whose authority has this hash.
+/// The text of a backup of `state`; `authority` is the hash of the certificate of the fabric's authority.
 ///
 /// # Errors
 /// The name of the record that cannot be written as JSON; the present types do not contain any.

@@ -18,7 +18,7 @@ pub(crate) fn boot_ms() -> u64 {
 /// The right to use a store for a limited time. Clones share the time.
 #[derive(Debug, Clone, Default)]
 pub struct Lease {
-    /// End of the lease in [`boot_ms`]; `None`: no end.
+    /// End of the lease, as a time of [`boot_ms`]; `None`: no end.
     until_ms: Option<Arc<AtomicU64>>,
 }
 
@@ -28,7 +28,7 @@ impl Lease {
         Self::default()
     }
 
-    /// A lease that ends at `until_ms` of [`boot_ms`] unless it is extended.
+    /// A lease that ends at the time `until_ms` of [`boot_ms`], unless it is extended.
     pub(crate) fn until(until_ms: u64) -> Self {
         Self { until_ms: Some(Arc::new(AtomicU64::new(until_ms))) }
     }

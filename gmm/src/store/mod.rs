@@ -155,7 +155,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True if the store is intact and only cannot be written at present: its disk is full, or fails.
+    /// True if the store is intact but cannot be written at present: its disk is full, or fails.
     pub fn is_for_want_of_room(&self) -> bool {
         match self {
             Self::Write { .. } => true,

@@ -115,8 +115,8 @@ impl FromStr for EtcdPlace {
             let bare = url.path() == "/" && url.username().is_empty() && url.query().is_none();
             match url.host_str() {
                 Some(name) if bare => {
-                    // `port()` is `None` for the scheme's default of 80, so that an explicit 80 is recognised
-                    // by its text.
+                    // `port()` is `None` for port 80, the scheme's default, so that an explicit `:80` is
+                    // recognised in the text.
                     let port =
                         if host.ends_with(":80") { 80 } else { url.port().unwrap_or(ETCD_PORT_DEFAULT) };
                     found.push(format!("{name}:{port}"));

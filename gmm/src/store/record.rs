@@ -1,6 +1,6 @@
-//! Conversion between [`Change`]s and records of a store. Every store contains the same records: texts under keys in
-//! named tables, one table per noun, JSON in the values. Only this file maps changes to records, so a new noun needs no
-//! change in the stores.
+//! Conversion between [`Change`]s and records of a store. Every store contains the same records: texts under
+//! keys in named tables, one table for each kind of record, JSON in the values. Only this file maps changes
+//! to records, so a new kind of record needs no change in the stores.
 //!
 //! ```text
 //!   commit:  Change --Record::all_of--> Put / Delete / DeleteBelow --> a store's own transaction
@@ -22,7 +22,7 @@ pub const FORMAT: u32 = 4;
 /// Key of the one record of [`Table::Meta`].
 const COUNTERS_KEY: &str = "counters";
 
-/// A table of a store, named by the noun of its records.
+/// A table of a store, named after the kind of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     /// Counters of the fabric, in a single record.
@@ -105,10 +105,10 @@ impl Table {
 pub enum Record {
     /// Sets the record under a key: table, key, value.
     Put(Table, String, String),
-    /// Deletes the record under a key.
+    /// Deletes the record under a key: table, key.
     Delete(Table, String),
-    /// Deletes every record of a table below a key, in byte order. Such a table grows only at its end: no record is
-    /// ever put below a key given here.
+    /// Deletes every record of a table whose key is below the given key, in byte order. Such a table grows
+    /// only at its end: no record is ever put below a key given here.
     DeleteBelow(Table, String),
 }
 
@@ -293,7 +293,7 @@ fn put(table: Table, key: String, value: &impl serde::Serialize) -> Result<Recor
     }
 }
 
-/// Number as a key whose byte order is the numeric order.
+/// Encodes a number as a key, such that the byte order of keys is the numeric order.
 fn number_key(number: u64) -> String {
     format!("{number:020}")
 }

@@ -1,6 +1,6 @@
-//! The store in one file: a redb database with one table per noun, JSON in the values, and the number of the format. A
-//! new file is written under another name and renamed when it is complete, so that a process killed at any moment
-//! leaves either no store or one that can be opened.
+//! The store in one file: a redb database with one table for each kind of record, JSON in the values, and the
+//! number of the format. A new file is written under another name and renamed when it is complete, so that a
+//! process killed at any moment leaves either no store or one that can be opened.
 
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
@@ -56,7 +56,8 @@ impl RedbStore {
         if !path.try_exists().map_err(place)? {
             create(path, folder)?;
         }
-        // Whoever can read the store can attack the hashes of tokens, and whoever can open it can lock it.
+        // A process that can read the store can attack the hashes of tokens, and one that can open it can
+        // lock it.
         if let Err(error) = cxloe_private::open(path, OpenOptions::new().read(true)) {
             return Err(error.downcast::<WideFile>().map_or_else(place, StoreError::Wide));
         }

@@ -539,8 +539,8 @@ async fn a_viewer_with_too_many_connections_takes_none_of_the_nodes() {
             greedy.events(wait).await.map(drop)
         }));
     }
-    // Some of the viewer's requests are refused, by an answer or a closed connection, since the others use up the
-    // viewer's limit.
+    // Some of the viewer's requests are refused, by an answer or a closed connection, since its other
+    // requests use up its limit.
     crate::common::eventually("some are refused", || async {
         waiting.iter().any(tokio::task::JoinHandle::is_finished).then_some(())
     })

@@ -49,7 +49,7 @@ async fn managers_that_share_a_store_are_one_to_who_has_a_token() {
         (manager(&["--store", &store]), manager(&["--store", &store]));
     let token = token(&[&one_folder, &other_folder]).await;
     for url in [&one.url, &other.url] {
-        // A follower redirects to the leader, whose certificate is of the same authority.
+        // A follower redirects to the leader, whose certificate the same authority has signed.
         let client = Client::with(url, Credentials::of_token(token.clone())).unwrap();
         assert_eq!(client.who_am_i().await.unwrap().role, "admin", "{url}");
     }

@@ -45,7 +45,8 @@ struct Members {
 }
 
 impl Members {
-    /// Creates the token, and has the memory node join, at the manager that runs in `folder`.
+    /// Creates an administrator's token and has a memory node join, both at the manager that runs in
+    /// `folder`.
     async fn of(served: &Served, folder: &Path) -> Self {
         let admin = Client::new(&socket(folder)).unwrap();
         let token: Token = admin.create_token(&role(Role::Admin)).await.unwrap().token.parse().unwrap();
@@ -81,7 +82,7 @@ async fn a_lost_manager_is_restored_elsewhere_and_is_known_as_the_same() {
     let written = printed(&as_admin(lost.path(), &["backup", backup]));
     assert_eq!((&written["file"], &written["authority"]), (&json!(file), &json!(key)));
     assert_eq!((mode(&file), mode(&key)), (0o600, 0o600));
-    // The secret is in one of the files only, and in no log.
+    // Only the key file contains the secret: the backup and the log do not.
     let secret = fs::read_to_string(&key).unwrap();
     let line = secret.lines().nth(1).unwrap();
     assert!(!fs::read_to_string(&file).unwrap().contains(line) && !served.log().contains(line));
@@ -181,7 +182,7 @@ async fn a_fabric_moves_from_a_file_to_etcd_with_its_authority() {
         told.iter().any(|output| output.status.success()).then_some(())
     })
     .await;
-    // The leader has the authority at once, and the other one gets it from etcd.
+    // The leader has the authority at once, and the other manager reads it from etcd.
     for (served, _) in [&one, &other] {
         let known =
             eventually("the members are known", || async { members.at(&served.url).await.ok() }).await;

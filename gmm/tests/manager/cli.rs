@@ -79,7 +79,7 @@ async fn a_fabric_is_run_from_the_command_line() {
     assert!(err(&full).contains("2.00 GiB") && err(&full).contains("mn-server"), "{}", err(&full));
 }
 
-/// A request for more memory than there is fails, and the message names the nodes that the manager refuses.
+/// A request for more memory than is free fails, and the message names the nodes that the manager refuses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_nodes_are_named_to_who_lacks_their_memory() {
     let folder = tempfile::tempdir().unwrap();

@@ -111,7 +111,8 @@ async fn regions_are_made_grown_listed_and_taken_down() {
     let piped = ask(url, &["list", "-MR"]).await;
     assert!(piped.stdout == cxl.stdout && err(&piped).contains("--cxl"), "{}", err(&piped));
 
-    // `--wait` waits for an owner's agent that receives the region, and for one that is not running.
+    // `--wait` waits until the owner's agent has received the region. If that agent is not running, the
+    // command succeeds with a warning.
     let known = ask(url, &["create-region", "--wait", "-s", "4M", "-o", "cn0", "known"]).await;
     assert_eq!((code(&known), err(&known).as_str()), (0, ""));
     assert!(client.region_status(&name("known")).await.unwrap().owner_knows);

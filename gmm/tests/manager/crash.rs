@@ -70,7 +70,8 @@ impl Ledger {
 /// Names of regions with their sizes in extents.
 type Regions = Vec<(String, u64)>;
 
-/// One client, which sends requests until the manager has ended. It begins with the regions of its previous run.
+/// Runs one client, which sends requests until the manager has ended. `own` are the regions of its previous
+/// run.
 async fn ask(
     client: Client,
     ledger: Arc<Ledger>,
@@ -244,8 +245,7 @@ fn killed_again_and_again(kills: u32) {
             }
             links.into_iter().for_each(|link| drop(link.stop()));
         }
-        // A manager that was killed before its store was complete has left none, and an empty one is made
-        // here.
+        // A manager killed before its store was complete leaves no store; this call then makes an empty one.
         let mut store = RedbStore::open(&folder.path().join("gmm.redb")).unwrap();
         state = store.load().unwrap();
         let now = state.meta.watermark.term;
@@ -273,8 +273,8 @@ fn killed_at_its_start(folder: &Path, after: Duration) {
     child.wait().unwrap();
 }
 
-/// Checks that no extent is lost: after every region is destroyed, all extents are free, and no node maps
-/// any.
+/// Checks that no extent is lost: after every region is destroyed, all extents are free, and no node maps any
+/// extent.
 fn everything_can_be_had_back(runtime: &tokio::runtime::Runtime, folder: &Path, nodes: &[Node]) {
     let served = Served::start(folder, &[]);
     let links: Vec<_> = nodes.iter().map(|node| node.start(&served.url)).collect();

@@ -96,7 +96,7 @@ async fn a_withdrawn_permission_ends_the_lead_and_not_the_manager() {
     assert!(served.child.try_wait().unwrap().is_none(), "{}", served.log());
 }
 
-/// etcd is compacted during a load, after a later read each time: the load starts again and succeeds.
+/// Compacts etcd during a load, in each run after one more read: the load starts again and succeeds.
 #[test]
 fn a_compaction_during_a_takeover_begins_the_load_again() {
     let etcd = Arc::new(Etcd::start());
@@ -127,7 +127,7 @@ fn a_compaction_during_a_takeover_begins_the_load_again() {
         changes.extend(manager.apply(Command::RegisterComputeNode(node), 2).unwrap().changes);
     }
     store.commit(&changes).unwrap();
-    // The recovery takes two requests, and each table one at least.
+    // The recovery takes two requests, and each table at least one.
     for reads in 2..6 {
         left.store(reads, Ordering::SeqCst);
         assert_eq!(&store.load().unwrap(), manager.state(), "compacted after {reads} requests");
@@ -158,7 +158,7 @@ async fn members_that_are_none_do_not_stand_in_the_way() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_is_a_cluster_of_its_own_is_not_followed() {
     let (etcd, other) = (Etcd::start(), Etcd::start());
-    // Two addresses of the cluster, and one of a cluster of its own.
+    // Two addresses lead to the cluster, and the third to an etcd that is a cluster of its own.
     let ways = [(); 2].map(|()| Proxy::start(etcd.port(), || Fate::Arrive));
     let [one, two] = ways.each_ref().map(Proxy::port);
     let own = other.port();

@@ -58,7 +58,8 @@ async fn json_of(address: &str, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
 }
 
-/// Ports follow the order of first registration, so listings and the log of a refusal name the node at each port.
+/// Ports follow the order of first registration, so listings and the log entry of a refusal name the node at
+/// each port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_at_which_port_is_listed_and_said_where_a_port_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
@@ -81,7 +82,7 @@ async fn who_is_at_which_port_is_listed_and_said_where_a_port_is_wrong() {
         let args: Vec<&str> = wrong.split(' ').collect();
         let err = ends(&ask(fm, &args).await, 5);
         assert!(err.contains("`gmm list -LPi`"), "{err}");
-        // The log's line may follow the answer.
+        // The log may get the line only after the answer was sent.
         let mut log = served.log();
         for _ in 0..250 {
             if log.contains(said) {
@@ -135,7 +136,7 @@ async fn a_fabric_is_driven_from_the_command_line() {
     let table = String::from_utf8(ask(fm, &["ports"]).await.stdout).unwrap();
     assert!(table.contains("downstream") && table.contains("LDs"), "{table}");
 
-    // 512 MiB for LD 2 and LD 5, then LD 2 for the compute node.
+    // Reserves 512 MiB each for LD 2 and LD 5, then binds LD 2 to the compute node.
     let allocations =
         json_of(fm, &["ld-alloc", "--port", "0", "--first", "2", "--set", "512M", "0", "0", "512M"]).await;
     let reserved: Vec<_> =
@@ -200,7 +201,7 @@ async fn a_fabric_is_driven_from_the_command_line() {
     ends(&ask(fm, &["--port", "0", "qos", "--moderate", "99"]).await, 5);
     ends(&ask(fm, &["--port", "1", "qos"]).await, 1);
 
-    // The memory node that is allocated as a whole.
+    // Binds the memory node that is allocated as a whole.
     json_of(fm, &["bind", "--vcs", "0", "--vppb", "3", "--port", "1"]).await;
     let vcs = json_of(fm, &["vcs", "0"]).await;
     assert_eq!(vcs[0]["vppbs"][1], json!({"vppb": 3, "status": "bound", "port": 1, "ld": null}));
@@ -297,7 +298,7 @@ async fn an_unbinding_goes_on_where_it_was_after_a_restart_and_waits_for_no_memo
     let asked = status(address).await;
     assert_eq!((asked.running, asked.opcode), (true, 0x5202));
     assert!(run(address, "bind --vcs 0 --vppb 1 --port 0 --ld 0", 5).await.contains("refused"));
-    // Cleared logs stay cleared.
+    // The cleared log is still empty after the restart of the manager.
     let mut fm_client = FmClient::connect(address, Dialect::Spec).await.unwrap();
     let after: Events = fm_client.ask(Recipient::Switch, Opcode::GetEventRecords, &log).await.unwrap();
     assert_eq!((after.records.len(), after.overflow), (0, None));

@@ -29,7 +29,7 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Runs a command, and fails with its output if it fails.
+/// Runs a command. If it fails, the test fails with the command's output.
 async fn run(mut command: Command) {
     command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
@@ -69,7 +69,8 @@ async fn a_python_client_is_generated_of_each_document_and_manages_regions() {
     }
 }
 
-/// Schemas of the JSON answers of `operation` whose status `is_of_kind`; `None` for an answer of another type.
+/// JSON schemas of those answers of `operation` whose status `is_of_kind` accepts; `None` stands for an
+/// answer that is not JSON.
 fn types(operation: &Operation, is_of_kind: fn(&StatusCode) -> bool) -> BTreeSet<Option<String>> {
     let answers = operation.responses.responses.iter().filter(|(status, _)| is_of_kind(status));
     let of = |answer: &ReferenceOr<openapiv3::Response>| {

@@ -179,7 +179,7 @@ async fn a_replaced_leader_resumes_without_effect() {
     let (stopped, _folder) = managers.take(stopped);
     signal(&stopped, Signal::SIGSTOP);
 
-    // Requests during the stop: two read the manager's state, two change it.
+    // Requests sent while the leader is stopped: two read the manager's state, two change it.
     let url = stopped.url.clone();
     let body = json!({"name": "stale", "size": EXTENT, "owner": "02:00:00:00:01:01", "wait_ms": 0});
     let asked: Vec<_> = [
@@ -279,7 +279,7 @@ async fn etcd_may_be_away_for_a_while() {
     let regions = client.regions().await.unwrap();
     assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
 
-    // During an outage shorter than the lease, the leader keeps the lead, or loses it only to another manager.
+    // An outage shorter than the lease: the leader keeps the lead, or another manager takes it.
     etcd.kill();
     assert!(etcd.run());
     eventually("a region after a restart", || create(&client, "later")).await;
@@ -304,7 +304,7 @@ async fn a_change_whose_fate_is_unknown_is_not_called_undone() {
     etcd.thaw();
 }
 
-/// The answers to `GET /v1/health` of all managers that lead.
+/// Answers to `GET /v1/health` from those managers that lead.
 async fn leading(managers: &Managers) -> Vec<String> {
     let mut leading = Vec::new();
     for (served, _) in &managers.served {

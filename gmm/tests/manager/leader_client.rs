@@ -1,4 +1,4 @@
-//! The search of a client for the leader among several managers; the servers give prepared answers.
+//! A client's search for the leader among several managers. The servers send prepared answers.
 
 use std::io::Read;
 use std::sync::Arc;

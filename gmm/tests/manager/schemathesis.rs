@@ -67,7 +67,7 @@ fn exclusions() -> Vec<Exclusion> {
     exclusion
 }
 
-/// The exclusions for a caller, as a configuration file of Schemathesis.
+/// Configuration file of Schemathesis with the exclusions for a caller.
 fn configuration(document: &Value, caller: &str) -> String {
     let (mut everywhere, mut of_operations) = (String::new(), String::new());
     let applies = |exclusion: &Exclusion| {

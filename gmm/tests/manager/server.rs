@@ -56,8 +56,7 @@ async fn a_region_lives_from_creation_to_destruction() {
     assert_eq!(client.region(&name("r")).await.unwrap_err().code(), Some(ErrorCode::NotFound));
     assert_eq!(client.memory_nodes().await.unwrap()[0].free_bytes, 64 * EXTENT);
     let events = client.events(EventsQuery::default()).await.unwrap();
-    // Once it has no region on the memory node, the compute node is unbound there; the memory is zeroed
-    // afterwards.
+    // A compute node without a region on a memory node is unbound there. The memory is zeroed afterwards.
     let [.., unbound, destroyed] = &events.events[..] else { panic!("{events:?}") };
     assert!(matches!(destroyed.kind, EventKind::RegionDestroyed { .. }), "{destroyed:?}");
     assert!(matches!(unbound.kind, EventKind::LdUnbound { .. }), "{unbound:?}");
@@ -371,7 +370,8 @@ async fn a_page_of_another_origin_changes_nothing() {
     let events = client.events(EventsQuery { after: before, ..EventsQuery::default() }).await.unwrap().events;
     assert!(events.iter().all(|event| event.kind.label() == "access_refused"), "{events:?}");
     assert_eq!(client.region(&name("r")).await.unwrap().state, RegionState::Active);
-    // Accepted are the manager's own page, by address or by a configured name, and clients that are not browsers.
+    // The manager accepts requests from its own page, addressed directly or by a configured name, and
+    // requests from clients that are not browsers.
     let origin = format!("http://{own}");
     for headers in [
         vec![("origin", origin.as_str()), json],
@@ -417,7 +417,8 @@ async fn a_body_that_is_too_large_is_refused() {
     let head = "POST /v1/memory-nodes HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n";
     let length = cxloe_gmm::server::BODY_BYTES_MAX + 1;
     stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n").as_bytes()).await.unwrap();
-    // The manager answers once it has read the limit, and closes the connection: a reset may refuse the rest.
+    // The manager answers before it has read the body, and closes the connection, so writing the body may
+    // fail.
     drop(stream.write_all(&vec![b' '; length]).await);
     let mut answer = Vec::new();
     drop(stream.read_to_end(&mut answer).await);

@@ -86,7 +86,7 @@ struct InEtcd {
 impl InEtcd {
     fn new(lossy: bool) -> Self {
         let etcd = Etcd::start();
-        // One request in eight and one answer in eight are lost, always the same ones.
+        // The proxy loses one request in eight and one answer in eight, always the same ones.
         let mut count = 0_u32;
         let plan = move || {
             count = count.wrapping_add(1);
@@ -333,8 +333,8 @@ impl<'a> Run<'a> {
 fn random_commands_are_found_again(kind: &mut dyn Kind, cases: u32, steps: usize) {
     let cases =
         std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse::<u32>().ok()).map_or(cases, |all| {
-            // The usual number of cases is 256; if a long run has more, the number here grows by the same
-            // factor.
+            // proptest runs 256 cases by default. If `PROPTEST_CASES` asks for more, `cases` grows by the
+            // same factor.
             cases * (all / 256).max(1)
         });
     let kind = std::cell::RefCell::new(kind);
@@ -349,7 +349,7 @@ fn random_commands_are_found_again(kind: &mut dyn Kind, cases: u32, steps: usize
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Any number of commands committed together is stored together.
+/// However many commands a commit contains, the store keeps the whole of it.
 fn a_large_batch_is_one(kind: &mut dyn Kind) {
     let mut run = Run::start(kind);
     let mut batch = Vec::new();

@@ -56,7 +56,8 @@ pub enum ManagerAnswer {
     /// Registration refused: the manager's store lacks changes that this node has seen.
     Stale,
     Synced(Box<MemoryNodeSynced>),
-    /// Answer without content, to any other request.
+    /// Answer without content: to a report of orphans, or to a report that this node does not follow the
+    /// manager.
     Done,
 }
 

@@ -35,7 +35,7 @@ enum KeyState {
 #[derive(Debug, Default)]
 pub struct AdmittedKeys {
     keys: RwLock<BTreeMap<u64, KeyState>>,
-    /// Number of changes since the start: workers compare it, which takes no lock.
+    /// Number of changes since the start. Workers compare the number to detect a change without a lock.
     changes: AtomicU64,
 }
 

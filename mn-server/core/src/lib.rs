@@ -12,7 +12,7 @@
 //!                        v
 //!                     Pool: lines in memory that the shell has mapped (Backing)
 //!                        |
-//!   response frame <-----+        CongestionWatch: when to ask compute nodes for less
+//!   response frame <-----+        CongestionWatch: when to ask compute nodes to slow down
 //!
 //!   manager <-- requests -- Follow -- commands --> Mappings --> jobs: extents to be zeroed
 //! ```

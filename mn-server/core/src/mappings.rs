@@ -152,7 +152,8 @@ impl Mappings {
         self.silent_before_ms = 0;
     }
 
-    /// Sets the milliseconds without an answer of a manager before the caller's clock began.
+    /// Sets the time in milliseconds without a manager's answer that had passed before the caller's clock
+    /// began.
     pub fn resume(&mut self, silent_ms: u64) {
         self.silent_before_ms = silent_ms;
     }

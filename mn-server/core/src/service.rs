@@ -20,8 +20,8 @@ use crate::pool::{MpAddr, prefetch_bytes};
 use crate::trace::{Trace, Untraced};
 use crate::translation::{CopySet, PageTable, Tlb, TlbCounters, Unmapped, WorkerGeneration};
 
-/// Maximum number of CNs with all their addresses in the list of known ones; of more CNs, only the first
-/// address is listed.
+/// Maximum number of CNs whose addresses are all in the list of known ones. With more CNs, the list has only
+/// the first address of each.
 const SHARDS_NAMED_OF: usize = 8;
 
 /// State of one worker of the memory node. `T` observes accesses to memory.
@@ -259,7 +259,7 @@ impl<T: Trace> Service<T> {
 
 impl<T> NodeMemory<T> {
     fn has_memory(&self, cn: u64) -> bool {
-        // Any other CN is denied every address.
+        // For a CN without memory here, `unmapped` returns `Denied`.
         self.table.unmapped(cn) == Unmapped::Nxm
     }
 }

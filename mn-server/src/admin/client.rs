@@ -38,7 +38,7 @@ pub enum AskError {
     )]
     Version {
         path: PathBuf,
-        /// Difference to the expected form.
+        /// Difference between the answer and the expected form.
         reason: String,
     },
 }

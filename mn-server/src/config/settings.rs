@@ -114,12 +114,14 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub congestion_threshold: Option<usize>,
 
-    /// Then also send 802.1Qbb (PFC) pause frames, for the switch at the other end of the cable [default: true]
+    /// Also send 802.1Qbb (PFC) pause frames on congestion, for the switch at the other end of the cable
+    /// [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pfc: Option<bool>,
 
-    /// Pause that such a frame requests, in quanta of 512 bit times [default: 1000, which is 50us at 10 Gbit/s]
+    /// Length of the pause that a PFC frame requests, in quanta of 512 bit times [default: 1000, which is
+    /// 50us at 10 Gbit/s]
     #[arg(long, value_name = "QUANTA", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pfc_quanta: Option<u16>,
@@ -155,12 +157,13 @@ pub struct Settings {
     #[serde(flatten)]
     pub diagnostics: DiagnosticsSettings,
 
-    /// Answer Echo frames, by which bare round trips are measured, of compute nodes that have memory here and a session
+    /// Answer Echo frames, which measure bare round trips, from compute nodes that have memory here and a
+    /// session
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Diagnostics")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
 
-    /// Answer Echo frames of the station with this MAC, with or without a session; can be repeated
+    /// Answer Echo frames from the station with this MAC, with or without a session; can be repeated
     #[arg(long, value_name = "MAC", help_heading = "Diagnostics")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo_for: Option<Vec<Mac>>,

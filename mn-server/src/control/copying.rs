@@ -26,7 +26,7 @@ impl Copying {
     pub fn start(table: Arc<PageTable>) -> io::Result<Copying> {
         let ends = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&ends);
-        // Of ordinary priority: a worker may wait for the page that this thread is copying.
+        // This thread keeps ordinary priority, because a worker may wait for the page that is being copied.
         let work = move || {
             while !ended.load(Ordering::Relaxed) {
                 thread::park_timeout(if table.copy_pages(PAGES) { PAUSE } else { IDLE });

@@ -4,7 +4,7 @@ use cxloe_daemon::NodeState;
 use cxloe_fabric::model::Share;
 use serde::{Deserialize, Serialize};
 
-/// Content of the state file.
+/// Content of the state file: shares of sealed memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptShares {
     pub shares: Vec<Share>,

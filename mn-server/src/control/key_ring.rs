@@ -10,7 +10,7 @@ use cxloe_mn_core::keys::AdmittedKeys;
 use cxloe_wire::frame::{Mac, PublicKey};
 use serde::{Deserialize, Serialize};
 
-/// Content of the state file.
+/// Content of the state file: admitted keys, and compute nodes that had a key before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptKeys {
     told: Vec<ComputeNodeKey>,

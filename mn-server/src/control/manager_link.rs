@@ -130,7 +130,8 @@ impl ManagerLink {
             extent_bytes: pool.extent_bytes(),
             incarnation: pool.incarnation(),
             instance_id: rand::random(),
-            // Start by the wall clock, by which the manager determines which of two processes is the later one.
+            // Start time by the wall clock: the manager compares it to determine which of two processes is
+            // the later one.
             started_ms: wall_ms(),
             mtu: options.mtu,
             seen: mappings.seen(),

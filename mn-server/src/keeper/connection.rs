@@ -77,7 +77,7 @@ pub struct Watched(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// Connection to the keeper that runs; `None` while none does.
+    /// Connection to the running keeper; `None` while no keeper runs.
     connection: Option<UnixStream>,
     released: bool,
 }

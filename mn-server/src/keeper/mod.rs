@@ -159,7 +159,7 @@ impl Kept {
         let was_kept = self.memory.is_some() || pool.retained();
         let connection = match self.keeper {
             Keeper::ServiceManager => {
-                // The service manager has memory that was kept already.
+                // Memory kept from an earlier process is in the service manager's store already.
                 if !was_kept && let Err(error) = descriptor_store::store(memory) {
                     warn!(%error, "the service manager does not keep the pool's memory: it ends with this process");
                 }

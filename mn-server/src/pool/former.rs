@@ -30,8 +30,8 @@ impl NodeState for Former {
     const REMEDY: &str = "remove it if this node serves the same pool as before";
 }
 
-/// Checks that `options` leave no regions behind, neither in the pool of `former` nor in memory `kept` from an earlier
-/// process that they do not use.
+/// Checks that `options` leave no regions behind, neither in the pool of `former` nor in memory `kept` from
+/// an earlier process, if the options do not use it.
 ///
 /// # Errors
 /// [`PoolError::Former`]; [`PoolError::Io`] if a pool cannot be read.

@@ -31,8 +31,8 @@ const NUMA_NODES: u32 = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct PoolOptions {
     pub spec: PoolSpec,
-    /// Bytes of all extents; the page table is added, except for `huge1g` and `dax`, where it takes a part. `None`: the
-    /// size of the file or device, else [`POOL_BYTES_DEFAULT`].
+    /// Bytes of all extents, to which the page table is added; for `huge1g` and `dax` the page table is taken
+    /// from these bytes. `None`: the size of the file or device, else [`POOL_BYTES_DEFAULT`].
     pub bytes: Option<u64>,
     /// Length of an extent in bytes. `None`: as in the file, else 2 MiB.
     pub extent_bytes: Option<u64>,

@@ -120,7 +120,8 @@ pub fn keyed(data: &[u8]) {
     frame.iter_mut().skip(usize::from(*at)).zip(mix).for_each(|(byte, mix)| *byte ^= mix);
     frame.truncate(frame.len() - usize::from(*cut) % 64);
     if which & 1 == 0 {
-        // mac2 is not checked while few handshakes are under way, so a change of it does not count.
+        // The responder checks mac2 only while many handshakes are under way, so a change of mac2 is not
+        // expected to be detected here.
         let changed = frame.get(..MAC2_AT) != original.get(..MAC2_AT) || frame.len() < original.len();
         let offered = answer(&mut responder(), &mut frame).and_then(|answer| {
             Message::parse(&answer).ok().map(

@@ -10,7 +10,7 @@ pub use responder::responder;
 
 use cxloe_wire::frame::*;
 
-/// Decoding of a frame. A frame of unknown length must be dropped, another one decoded or reported as
+/// Decoding of a frame. A frame of unknown length must be dropped, every other frame decoded or reported as
 /// malformed, and a decoded message must survive encoding and decoding.
 pub fn message(data: &[u8]) {
     let end = body_len(data);
@@ -22,7 +22,7 @@ pub fn message(data: &[u8]) {
             let mut again = vec![0xee; end];
             message.emit(&header, &mut again);
             assert_eq!(Message::parse(&again), Ok((header, message)));
-            // Not for these messages: they have reserved bytes, which are not written again.
+            // These messages are left out: they have reserved bytes, which encoding writes as zeros.
             if !matches!(message, Message::Hello(_) | Message::HelloAck(_) | Message::Congestion(_)) {
                 assert_eq!(again, data[..end]);
             }

@@ -2,7 +2,8 @@
 //!
 //! The input is a list of steps. Some steps send raw bytes. Most build a frame that is genuine but may make
 //! no sense: command, stream, number, address and payload come from the input, under the seal of a session
-//! that was really agreed on, since no fuzzer finds a checksum. After each step these properties are checked:
+//! that was really agreed on, because a fuzzer cannot guess a valid checksum. After each step these
+//! properties are checked:
 //!
 //! * every memory access is for whole lines of one page, by a CN with a session;
 //! * requests of a stream are executed in order, each once (R2); requests whose address encodes their
@@ -25,9 +26,9 @@ const MAX_FRAME: usize = 1514;
 const SESSIONS_MAX: usize = 3;
 const EARLY_BUFFERS: usize = 4;
 const EARLY_BUFFERS_TOTAL: usize = 5;
-/// Number of CNs; the last one has no memory, and the one before may not have a session.
+/// Number of CNs. The last one has no memory, and the memory node refuses sessions to the last but one.
 const CNS: u8 = 6;
-/// Bit set in addresses that encode the request that they belong to.
+/// Bit set in an address that encodes the session, the stream and the number of its request.
 const NAMED: u64 = 1 << 47;
 
 fn mac(cn: u8) -> Mac {
@@ -53,7 +54,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Transmit ring of few slots.
+/// Transmit ring whose number of slots is set by the input.
 #[derive(Default)]
 struct Ring {
     frames: Vec<Vec<u8>>,
@@ -66,7 +67,7 @@ impl Transmit for Ring {
         if self.frames.len() >= self.room || len > MAX_FRAME {
             return None;
         }
-        // Shows up in a frame that does not fill its slot, as earlier content must not be sent.
+        // Filled with a marker: a frame that does not overwrite its whole slot would send earlier content.
         self.slot = vec![0xee; len];
         Some(&mut self.slot)
     }
@@ -78,7 +79,8 @@ impl Transmit for Ring {
     }
 }
 
-/// For each stream of each session, the last number executed, as the addresses show it.
+/// Memory of the node under test. Records the number of the last request executed in each stream of each
+/// session, as far as the request's address shows it.
 #[derive(Default)]
 struct Pages {
     executed: HashMap<(u64, u64), u64>,
@@ -122,7 +124,7 @@ fn check_span(addr: u64, lines: usize) {
     assert!(burst_fits_page(addr, lines - 1), "{lines} lines from {addr:#x}");
 }
 
-/// Session as its CN sees it.
+/// Session that a CN has agreed on, with the CN's part of the state.
 struct Agreed {
     session: u64,
     seal: Seal,

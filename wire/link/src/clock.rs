@@ -33,7 +33,8 @@ impl Clock {
     }
 
     /// Returns the current time, in nanoseconds since about the clock's creation.
-    // Not `quanta::Clock::now`, which takes three calls, while the read of a line needs two readings.
+    // `quanta::Clock::now` is not used, because it makes three nested calls, and each read of a line reads
+    // the clock twice.
     #[inline]
     pub fn now(&self) -> Time {
         match counter() {

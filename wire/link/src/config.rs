@@ -93,7 +93,7 @@ pub enum Encap {
 }
 
 impl Encap {
-    /// Values of the option, separated by `|`.
+    /// Values of the option `--encap`, separated by `|`.
     pub const VALUES: &str = "none|udp";
 }
 
@@ -139,7 +139,7 @@ pub struct LinkConfig {
     pub queues: u32,
     /// Set if each link has its own address: the [`Mac::shard`](cxloe_wire::frame::Mac::shard) of the
     /// interface's address with the link's queue as the number (over UDP also its own port, counted up). If
-    /// not set, all links have the interface's address, and each receives from a part of the senders.
+    /// not set, all links have the interface's address, and each receives the frames of some of the senders.
     pub sharded: bool,
     /// AF_PACKET: pass frames directly to the driver, without the queueing discipline (and `tc`).
     pub qdisc_bypass: bool,

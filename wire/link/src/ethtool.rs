@@ -21,7 +21,7 @@ const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
 /// Length in bytes of a statistic's name (ETH_GSTRING_LEN).
 const NAME_LEN: usize = 32;
-/// Upper limit that no driver's number of statistics reaches.
+/// Maximum number of statistics accepted from a driver; no known driver has as many.
 const STATISTICS_MAX: usize = 1 << 16;
 /// Buffer space for further statistics, as their number may have grown since the driver reported it.
 const SPARE_STATISTICS: usize = 1024;
@@ -47,7 +47,7 @@ pub struct Ethtool {
     socket: OwnedFd,
 }
 
-/// Reads one counter of a driver again and again.
+/// Driver counter that is read repeatedly.
 pub struct DriverCounter {
     ethtool: Ethtool,
     name: String,

@@ -301,7 +301,7 @@ impl<L: Link> Transmit for FaultInjector<L> {
     }
 }
 
-/// Passes frames of `side` that are due to the receiver, until `handed` reaches `limit`.
+/// Passes the due frames of `side` to the receiver, until `handed` reaches `limit`.
 fn hand_over_due(
     side: &mut Side,
     answers: &mut Answers<'_>,

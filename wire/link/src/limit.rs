@@ -16,7 +16,7 @@ pub use cxloe_net::rate::{Rate, RateError};
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
-/// Modelled wire, and the number of slots refused.
+/// State of the rate limit: the modelled wire, and the number of slots refused.
 struct Gate {
     line: RatedWire,
     queue: Duration,
@@ -196,7 +196,8 @@ mod tests {
                 assert!(link.next_slot(Time(0)) > Time(0));
             }
         }
-        // 476 + 24 bytes take 4 us at 1 Gbit/s: 250 frames in a millisecond, and those of the queue's 10 us.
+        // 476 + 24 bytes take 4 us at 1 Gbit/s: 250 frames in a millisecond, and 3 more that fill the queue
+        // of 10 us.
         assert_eq!(first_burst, 3);
         assert!((250..=253).contains(&sent), "{sent}");
         assert_eq!(link.counters().tx_frames, sent);

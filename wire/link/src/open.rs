@@ -31,7 +31,7 @@ pub fn open(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
     Ok(link)
 }
 
-/// Opens a device of DPDK, which excludes a choice of the link or of an encapsulation.
+/// Opens a device of DPDK. Returns an error if the options also select a link or an encapsulation.
 fn by_dpdk(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
     if !config.backend.is_auto() || config.encap != Encap::None {
         return Err(LinkError::Unsupported {
@@ -97,7 +97,7 @@ fn choose(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
         tracing::info!(interface = %config.interface, %backend, %why, "link not taken");
     };
     one(config, first, Some(why)).or_else(|first_error| {
-        // An error of the interface itself would come from every implementation.
+        // An error of the interface itself would occur with every implementation.
         if matches!(
             first_error,
             LinkError::NoSuchInterface(_) | LinkError::Down(_) | LinkError::MtuTooSmall { .. }
@@ -107,7 +107,7 @@ fn choose(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
         refused(first, &first_error);
         one(config, second, Some(&format!("{first} does not work here"))).or_else(|second_error| {
             refused(second, &second_error);
-            // Most of the reasons for which both fail are shown best by the error of the packet ring.
+            // If both fail, the error of the packet ring usually explains the cause better.
             let error = if first == Backend::Packet { first_error } else { second_error };
             one(config, Backend::Pnet, Some("neither xdp nor packet works here")).map_err(|_| error)
         })

@@ -86,8 +86,8 @@ impl PnetLink {
         // SAFETY: plain socket creation; the result is checked.
         let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(fail("open a packet socket"))?;
-        // Both options may fail: without the first, sent frames come back and are dropped because of their
-        // destination.
+        // Errors of both options are ignored. Without the first one, sent frames come back and are dropped
+        // because of their destination.
         let _ = set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1);
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BUFFER);
 
@@ -191,7 +191,7 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 impl Sender {
-    /// Sends the waiting frame, if any. Returns whether none waits any more.
+    /// Sends the waiting frame, if any. Returns `true` if no frame waits any more.
     fn drain(&mut self) -> bool {
         let Some((start, end)) = self.waiting else { return true };
         match self.channel.send_to(&self.buffer[start..end], None) {

@@ -1,5 +1,5 @@
-//! Links without rings in use: middlewares around a boxed link, which must not allocate while they run, and
-//! the pnet link over a veth pair in a network namespace.
+//! Tests of links that have no rings of their own: middlewares around a boxed link, which must not allocate
+//! while they run, and the pnet link over a veth pair in a network namespace.
 
 #![expect(unsafe_code, reason = "a counting allocator implements GlobalAlloc")]
 
@@ -300,7 +300,8 @@ fn pnet_names_what_is_wrong() {
     });
 }
 
-/// A process in its own user namespace must have no rights over the network that it came from.
+/// In a user namespace of its own, a process has no rights over the network namespace that it came from.
+/// Opening a link must fail with an error that names the missing capability.
 #[test]
 fn pnet_says_which_permission_is_missing() {
     const POWERLESS: &str = "CXLOE_TEST_POWERLESS";

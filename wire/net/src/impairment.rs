@@ -291,7 +291,7 @@ impl Impairments {
 /// Number of frames with each kind of impairment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FaultCounters {
-    /// Frames for which an impairment was drawn, even if none came out.
+    /// Frames for which an impairment was drawn, even if the draw resulted in none.
     pub frames: u64,
     /// Frames lost independently of each other ([`Loss::Single`]).
     pub dropped: u64,

@@ -111,7 +111,7 @@ pub trait Link: Send {
     /// Sends all committed frames; costs little if there are none.
     fn flush(&mut self) -> Result<(), LinkError>;
 
-    /// Whether a flushed frame is still here because a queue below the link was full. The next
+    /// Whether a flushed frame has not been sent yet because a queue below the link was full. The next
     /// [`flush`](Link::flush) tries again.
     fn has_unsent(&mut self) -> bool {
         false

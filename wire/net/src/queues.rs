@@ -85,7 +85,7 @@ fn joint_info(links: &[Box<dyn Link>]) -> LinkInfo {
 }
 
 /// Transmit side of all queues during the callback for a frame. The queue `index` is receiving, so its
-/// transmit side is borrowed and comes as `own`.
+/// transmit side is already borrowed and is passed as `own`.
 struct Answers<'a> {
     index: usize,
     own: &'a mut dyn Transmit,

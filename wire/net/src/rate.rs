@@ -19,7 +19,7 @@ use cxloe_wire::time::Time;
 #[serde(try_from = "String", into = "String")]
 pub struct Rate(NonZeroU64);
 
-/// Text that is not a rate.
+/// Error: the text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a rate: write a number above 0 and its unit, for example 100Mbit/s, 25Gbit/s or 125MB/s"

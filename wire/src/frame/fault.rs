@@ -5,9 +5,9 @@
 pub enum FaultStatus {
     /// 1: nothing is mapped at this CMem address ("non-existent memory").
     Nxm,
-    /// 2: the memory mapped there does not permit this access to this CN.
+    /// 2: the memory mapped at this address does not permit this access to this CN.
     Denied,
-    /// 3: the memory there is known to have lost its content.
+    /// 3: the memory at this address is known to have lost its content.
     Poisoned,
     /// 4: the memory node lacks a resource that the request needs.
     NoResources,

@@ -1,5 +1,5 @@
 //! Layout of the handshake frames of version 2: Hello and HelloAck as in version 1, with their checksum,
-//! followed by a part that only ends with keys read. So an end without a key can still answer with a status,
+//! followed by a part that only nodes with keys read. So a node without a key can still answer with a status,
 //! and a dissector can show the fields.
 //!
 //! | Hello, from | bytes | | HelloAck, from | bytes | |

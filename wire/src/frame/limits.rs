@@ -10,8 +10,8 @@ pub(super) const TRAILER_MAX: usize = 22;
 /// with the longest trailer.
 pub const MAX_FRAME_LIMIT: usize = HEADER_LEN + 8 + BURST_LINES_MAX * LINE_SIZE + TRAILER_MAX;
 
-/// Bytes that a frame takes on the wire beyond its own: preamble (8), frame check sequence (4) and shortest
-/// gap (12), IEEE 802.3.
+/// Bytes on the wire in addition to a frame's own: preamble (8), frame check sequence (4) and shortest gap
+/// (12), IEEE 802.3.
 pub const WIRE_OVERHEAD: usize = 24;
 
 /// Number of bytes to send for a frame whose data ends at `body_len`: data and trailer, padded to

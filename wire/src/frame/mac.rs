@@ -13,7 +13,7 @@ use core::str::FromStr;
 #[serde(try_from = "String", into = "String")]
 pub struct Mac(pub [u8; 6]);
 
-/// A text that is not a MAC address.
+/// Error: the text is not a MAC address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot read `{0}` as a MAC address: write six pairs of hexadecimal digits joined by `:` or `-`, as in 02:00:00:00:00:01"

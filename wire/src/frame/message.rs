@@ -44,7 +44,7 @@ pub enum Message<'a> {
         /// Content of the lines in the order of the addresses, one line more than `others`.
         data: &'a [[u8; LINE_SIZE]],
     },
-    /// Request for a session, with the CN's wishes.
+    /// Request for a session, with the parameters that the CN proposes.
     Hello(Hello),
     /// Request for a Pong, to find out whether the peer is alive.
     Ping,

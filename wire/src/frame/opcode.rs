@@ -28,8 +28,8 @@ pub enum CommandClass {
     Response,
     /// Responses to many requests in one frame, one for each line.
     Responses,
-    /// A response about a request that came early, while another request is missing. It is not the answer to
-    /// it (R4).
+    /// A response about a request that arrived early, while an earlier request is missing. The answer to the
+    /// request itself follows later (R4).
     Sack,
     /// Agreement on a session; sent outside any session.
     Handshake,

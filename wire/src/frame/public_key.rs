@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 #[serde(try_from = "String", into = "String")]
 pub struct PublicKey(pub [u8; 32]);
 
-/// A text that is not a public key.
+/// Error: the text is not a public key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read `{0}` as a public key: write 32 bytes as 44 characters of base64")]
 pub struct ParsePublicKeyError(pub String);

@@ -2,7 +2,7 @@
 //!
 //! Besides the frame itself the trailer covers values that are not in the frame: the session id, all 64 bits
 //! of the sequence number (R11), the space of that number, and the direction. So a frame of an earlier
-//! session, or of an earlier turn of the 16-bit counter, fails just as a damaged frame does.
+//! session, or of an earlier cycle of the 16-bit number, fails just as a damaged frame does.
 
 use super::command::place;
 use super::header::field;

@@ -26,7 +26,7 @@ impl<T: AsRef<[u8]>> FrameView<T> {
     /// Finds the end of the data of `frame`, which may have a trailer and padding, as [`body_len`] does.
     ///
     /// # Errors
-    /// The same as of [`body_len`].
+    /// The errors of [`body_len`].
     // Always inlined, like `delimit`, so that a view stays in registers.
     #[inline(always)]
     pub fn new_checked(frame: T) -> Result<Self, FrameError> {

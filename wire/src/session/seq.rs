@@ -4,8 +4,8 @@
 pub const FIRST: u64 = 1;
 
 /// Returns the full number nearest to `near` whose low 16 bits are `low`. `near` is always within 512 of the
-/// numbers that the peer may send, so the result is never ambiguous (that begins at 32,768). A wrong result
-/// fails the integrity trailer.
+/// numbers that the peer may send, so the result is never ambiguous, which it would be only from a distance
+/// of 32,768 on. A wrong result fails the integrity trailer.
 #[inline]
 pub fn infer(near: u64, low: u16) -> u64 {
     let distance = low.wrapping_sub(near as u16) as i16;

@@ -169,7 +169,7 @@ fn without_the_feature_each_is_acknowledged_by_itself() {
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
     }
-    // A CN that has agreed on neither feature with such frames must drop them.
+    // A CN that has agreed on neither feature that uses such acknowledgements must drop them.
     let mut with = joint();
     let mut p = Pair::with(requester_config(), responder_config());
     p.requester.set_features(0);

@@ -1,4 +1,5 @@
-//! Frames of many requests only by agreement of both ends, and the bytes sent.
+//! Tests that frames of many requests are sent only if both ends have agreed on them, and how many bytes are
+//! sent.
 
 use cxloe_wire::frame::{Command::*, FEATURE_MULTI, FEATURES, LINE_SIZE, Message};
 

@@ -87,7 +87,8 @@ fn r9_invalid_frames_use_up_the_numbers_they_cover() {
     // As many lines as an answer carries.
     p.deliver_up([&p.forge(MultiReadReq as u8, 7, 0, 0, &payload(&many[..READS - 1], &[]))]);
     assert_eq!(list(&p.take_down()), [(MultiReadResp, 7)]);
-    // An address that is not a line's fails alone, even the address in the header.
+    // A request for an address that is not a line's address must fail alone, even if the address is in the
+    // header.
     let seq = 7 + READS as u64;
     p.memory.log.clear();
     p.deliver_up([&p.forge(MultiWriteReq as u8, seq, 0, 1, &payload(&[64, 129, 192], &[[7; 64]; 4]))]);

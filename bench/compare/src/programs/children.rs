@@ -11,7 +11,7 @@ use nix::unistd::{ForkResult, fork};
 use super::own::{PAGE, Worked};
 
 const WORDS: usize = PAGE / size_of::<u64>();
-/// A child writes one page among this many.
+/// Each child writes one page out of this many.
 const PART: usize = 10;
 
 /// Content of the written word of a page after the parent's write, or after that of `child`.

@@ -70,7 +70,7 @@ pub struct Paging {
 }
 
 impl Paging {
-    /// Selects from the agent's counters.
+    /// Takes the reported counters from those of the agent.
     pub(super) fn of(count: &PagerCounters) -> Paging {
         Paging {
             faults: count.faults,

@@ -31,7 +31,8 @@ pub(super) struct Group {
     limit: &'static str,
 }
 
-/// Folder in which the mount of a line in `/proc/self/mountinfo` has the memory controller; `None` for other mounts.
+/// Folder of the memory controller if `line`, a line of `/proc/self/mountinfo`, describes its mount; `None`
+/// for other mounts.
 fn root_of(line: &str, controllers: impl Fn(&Path) -> String) -> Option<Root> {
     let (mount, kind) = line.split_once(" - ")?;
     let folder = PathBuf::from(mount.split(' ').nth(4)?);

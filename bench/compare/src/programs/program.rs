@@ -267,7 +267,8 @@ impl Program {
         self.path().is_none().then(|| format!("not installed: {how}"))
     }
 
-    /// True if the program is measured without being named. Other programs are only to be compared with each other.
+    /// True if the program is measured by default. The other programs are only meant to be compared with each
+    /// other.
     pub fn is_usual(&self) -> bool {
         !matches!(self.kind, ProgramKind::Children(_))
     }

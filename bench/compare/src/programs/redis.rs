@@ -16,13 +16,13 @@ const KEYS: f64 = 100e3;
 const VALUE: usize = 800;
 /// Exponent of Zipf's law, as in the benchmark YCSB.
 const EXPONENT: f64 = 0.99;
-/// Number of timed requests; below it, that of untimed requests before, and that of requests in flight.
+/// Number of timed requests. Below: number of untimed requests before them, and number of requests in flight.
 const REQUESTS: f64 = 150e3;
 const WARM: f64 = 75e3;
 const DEPTH: usize = 32;
 /// One request among this number is a write.
 const WRITES: usize = 10;
-/// Maximum wait for an answer of the server.
+/// Maximum wait for an answer from the server.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Numbers of requests to a server, and the server's socket.

@@ -105,7 +105,8 @@ pub(super) enum Missed {
     Failed(String),
 }
 
-/// Bytes of remote memory for a program that needs `footprint`, and its children `beside`.
+/// Bytes of remote memory for a program that needs `footprint` bytes and whose children need `beside` bytes
+/// more.
 pub(super) fn region_bytes(footprint: u64, beside: u64) -> u64 {
     (footprint + footprint / 2 + beside + SPARE).next_multiple_of(EXTENT)
 }
@@ -161,8 +162,8 @@ impl Stage {
             most = private_bytes(limits.process.id());
             redis::end(&load.socket);
         }
-        // The result of a server is that of its load, so the time for its shutdown is not limited by the run's
-        // deadline.
+        // The result of a run with a server is known once the load has ended, so the time for the server's
+        // shutdown is not limited by the run's deadline.
         let deadline = if loaded.is_some() { Instant::now() + GRACE * 3 } else { deadline };
         let status = loop {
             self.interrupt.check()?;

@@ -180,7 +180,8 @@ impl ProgramsTable {
         })
     }
 
-    /// Plot of a program: a curve of the slowdown by limit for each way.
+    /// Plot of a program's slowdown against the limit of resident memory, with a curve for each way of
+    /// holding memory.
     fn plot(&self, program: &Program) -> Plot {
         let curve = |way: &MemoryBacking| {
             let figures = self.figures.iter().filter(|f| f.program == program.name && f.way == *way);

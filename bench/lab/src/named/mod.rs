@@ -113,7 +113,7 @@ impl NamedLab {
         NamedError::usage(format!("there is no node {node}; there are: {}", there.join(" ")))
     }
 
-    /// Returns a text for people: a line for each daemon, running or not, and for each region.
+    /// Returns a human-readable text: a line for each daemon, running or not, and for each region.
     ///
     /// # Errors
     /// Fails when no lab is up.

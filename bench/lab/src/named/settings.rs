@@ -23,11 +23,11 @@ pub struct LabSettings {
     pub memory_nodes: usize,
     /// Number of compute nodes, called `cn0`, `cn1`, ….
     pub compute_nodes: usize,
-    /// Memory that each memory node lends, as `mn-server` reads sizes.
+    /// Memory that each memory node lends, written as `mn-server` accepts sizes.
     pub pool: String,
     /// True if pools are files, whose content outlives the processes of memory nodes.
     pub kept: bool,
-    /// Size of a region for each compute node, as `gmm` reads sizes; `0` for no region.
+    /// Size of a region for each compute node, written as `gmm` accepts sizes; `0` for no region.
     pub region: String,
     /// MTU of all interfaces, in bytes.
     pub mtu: u32,

@@ -54,7 +54,7 @@ pub struct Extent {
     pub accesses: u64,
 }
 
-/// Accesses of a flow so far.
+/// Counts of a flow's accesses so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub reads: u64,
@@ -142,8 +142,9 @@ impl<'f> Flow<'f> {
         }
     }
 
-    /// Ends an open loop too far behind. Records for each access never issued how long it has waited, a lower
-    /// bound of its latency: leaving these out would make an overloaded system look fast.
+    /// Ends an open loop that has fallen too far behind. For each access that was never issued, records the
+    /// time it has waited as a lower bound of its latency: without these accesses, an overloaded system would
+    /// look fast.
     fn give_up(&mut self, now_ns: u64) {
         let Some(arrivals) = &mut self.arrivals else { return };
         while arrivals.next_ns() < self.extent.ns && self.begun < self.extent.accesses {

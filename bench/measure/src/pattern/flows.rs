@@ -1,4 +1,4 @@
-//! Patterns that are flows of accesses: latency over load, mixes of reads and writes, hot and cold pages.
+//! Patterns that are flows of accesses: latency against load, mixes of reads and writes, hot and cold pages.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl Flows<'_> {
         Ok(counts)
     }
 
-    /// Measures latency over load: first a closed loop, which finds the highest rate, then an open loop at
+    /// Measures latency against load: first a closed loop, which finds the highest rate, then an open loop at
     /// increasing rates.
     pub fn load(
         &mut self,
@@ -205,7 +205,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the plot of latency over load, with a curve for each percentile.
+/// Returns the plot of latency against load, with a curve for each percentile.
 fn load_plot(memory: &dyn Memory, setting: &Setting, points: &[String], results: &Results) -> Plot {
     let mut curves = ["p50", "p99", "p99.9"].map(|name| Curve { name: name.into(), points: Vec::new() });
     for name in points {
@@ -226,7 +226,7 @@ fn load_plot(memory: &dyn Memory, setting: &Setting, points: &[String], results:
     }
 }
 
-/// Returns the plot of mean latency over the share of hot pages, with a curve for each resident share.
+/// Returns the plot of mean latency against the share of hot pages, with a curve for each resident share.
 pub fn hot_cold_plot(over: &str, shares: &[Share], results: &Results) -> Plot {
     let curve = |share: &Share| {
         let of_share = results.conditions.iter().filter(|c| {

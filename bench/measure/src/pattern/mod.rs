@@ -40,7 +40,7 @@ use crate::{MeasureError, MeasuredRegion};
 /// Pattern of accesses to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pattern {
-    /// Latency over load: random lines requested at increasing rates (open loop)
+    /// Latency against load: random lines requested at increasing rates (open loop)
     LoadLatency,
     /// Pointer chase: each line contains the address of the next
     Chase,
@@ -48,9 +48,9 @@ pub enum Pattern {
     Gups,
     /// STREAM: copy, scale, add, triad
     Stream,
-    /// Sequential and random accesses, reads and writes in the proportions of Intel MLC
+    /// Sequential and random accesses, reads and writes in the proportions of Intel's Memory Latency Checker
     Mix,
-    /// Few hot pages among cold ones: latency over resident shares and hot shares
+    /// Few hot pages among cold ones: latency against resident shares and hot shares
     HotCold,
 }
 

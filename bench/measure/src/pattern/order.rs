@@ -48,7 +48,8 @@ impl Scatter {
         at
     }
 
-    /// Inverse of [`place`](Self::place), which finds where in a chain a line is.
+    /// Returns the position of a place: the inverse of [`place`](Self::place), which gives the position of a
+    /// line in a chain.
     #[inline]
     pub fn position(self, place: u64) -> u64 {
         let mut at = place & self.mask();
@@ -103,7 +104,7 @@ pub struct Zipf {
 pub struct HotCold {
     draw: Random,
     pages: Scatter,
-    /// Number of hot pages, which are the places of the positions below this number.
+    /// Number of hot pages. They are the places of the positions 0 to `hot` - 1.
     hot: u64,
     /// Number of accesses to hot pages among 2^32 accesses.
     heat: u64,
@@ -120,8 +121,8 @@ impl Addresses {
         Addresses::Random { draw: Random::new(seed), lines }
     }
 
-    /// Returns lines of which the share `heat` is in the share `hot` of the pages. `lines` is a power of two
-    /// and at least two pages. At least one page is hot and at least one is not.
+    /// Returns lines such that the share `heat` of the accesses goes to the share `hot` of the pages. `lines`
+    /// is a power of two and at least two pages. At least one page is hot and at least one is not.
     pub(crate) fn hot_cold(lines: u64, hot: Share, heat: Share, seed: u64) -> Addresses {
         let pages = lines / PAGE_LINES as u64;
         Addresses::HotCold(HotCold {

@@ -152,8 +152,8 @@ pub(super) fn histogram(result: &Latency, colour: usize) -> Result<String, Repor
     })
 }
 
-/// Draws the times of all results over the percentile, with the tail magnified: 90 %, 99 %, 99.9 % at equal
-/// distances.
+/// Draws the times of all results against the percentile, with the tail magnified: 90 %, 99 %, 99.9 % at
+/// equal distances.
 pub(super) fn percentiles(results: &[Latency]) -> Result<String, ReportError> {
     let drawn: Vec<_> = results.iter().enumerate().filter(|(_, r)| !r.distribution.is_empty()).collect();
     let low = drawn.iter().map(|(_, r)| r.min).fold(f64::INFINITY, f64::min).max(0.1);

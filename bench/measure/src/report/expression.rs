@@ -6,7 +6,7 @@ use super::ReportError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Quotient<'a> {
     pub(super) above: &'a str,
-    /// Names in the denominator, of which there is at least one.
+    /// Names in the denominator; at least one.
     pub(super) below: Vec<&'a str>,
 }
 

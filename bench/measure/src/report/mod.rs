@@ -52,10 +52,10 @@ pub struct Report {
     pub throughput: Vec<Throughput>,
     /// Ratios of results to their limits.
     pub ratios: Vec<Ratio>,
-    /// Conditions of results that are one of many in a sweep.
+    /// Conditions of the results that belong to sweeps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Conditions>,
-    /// Plots of results that are one of many in a sweep.
+    /// Plots of sweeps; each shows several results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plots: Vec<Plot>,
     /// Costs of operations in processor cycles.

@@ -12,7 +12,7 @@ pub struct Plot {
     pub x: Scale,
     /// Label, unit and scale of the vertical axis.
     pub y: Scale,
-    /// Curves; the first has the first colour, and so on.
+    /// Curves, in the order of the report's colours.
     pub curves: Vec<Curve>,
 }
 

@@ -31,7 +31,7 @@ pub struct Ratio {
     /// Class of the trials that were compared; absent if all trials are of one class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-    /// Number of trials in that class, of the operand with the fewest trials.
+    /// Number of trials in that class: the lowest number of any operand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trials: Option<usize>,
     /// Target: an upper bound for latencies and costs, a lower bound for rates.

@@ -1,4 +1,4 @@
-//! Numbers for people: three significant digits and a unit.
+//! Human-readable numbers: three significant digits and a unit.
 
 /// Formats a time given in nanoseconds.
 pub fn time(ns: f64) -> String {

@@ -14,7 +14,7 @@ const PAPER_DIFFERENCE: f64 = 7.0;
 /// Threshold in entries at which the paper sees no PFC frame.
 const PAPER_QUIET: u32 = 105;
 
-/// Rates over the threshold, from 5 to 120 entries in steps of 5, at an initial rate of 100 Gbit/s.
+/// Stable rates against the threshold, from 5 to 120 entries in steps of 5, at an initial rate of 100 Gbit/s.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fig11 {
     pub model: Model,

@@ -1,4 +1,4 @@
-//! Fig. 12: final stable rate over the initial rate of the link, with a threshold of 50 entries.
+//! Fig. 12: final stable rate against the initial rate of the link, with a threshold of 50 entries.
 
 use cxloe_cc::GBIT;
 use plotters::element::PathElement;
@@ -21,7 +21,7 @@ const TRACED: [u64; 4] = [10, 40, 70, 100];
 /// Part of those runs that is drawn, in microseconds from the start.
 const TRACED_US: f64 = 3000.0;
 
-/// Final rates over the initial rate, from 10 to 100 Gbit/s in steps of 10.
+/// Final rates against the initial rate, from 10 to 100 Gbit/s in steps of 10.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fig12 {
     pub model: Model,

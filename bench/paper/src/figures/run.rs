@@ -127,8 +127,8 @@ impl<'m> Simulation<'m> {
         true
     }
 
-    /// Sets the bucket's rate to the controller's. The bucket then computes anew when it permits the next
-    /// frame.
+    /// Sets the bucket's rate to the controller's. The time at which the bucket permits the next frame is
+    /// then computed again.
     fn adopt(&mut self, now: Ps) {
         let rate = self.controller.rate();
         if self.rates.last().is_some_and(|(_, last)| *last != rate) {

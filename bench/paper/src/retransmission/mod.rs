@@ -160,7 +160,7 @@ trait Transport {
     /// Returns the time at which [`poll`](Self::poll) of the compute node is due next.
     fn deadline(&self) -> Time;
 
-    /// Makes the compute node send what is due at `now`: requests again, probes, time-outs.
+    /// Does what is due at the compute node at `now`: retransmissions, probes, time-outs.
     fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions);
 
     fn counts(&self) -> Counts;
@@ -264,7 +264,8 @@ impl<T: Transport> Ends<T> {
             let (pass, page) = (operation / PAGES, operation % PAGES);
             let stream = (page % u64::from(STREAMS)) as u8;
             let target = Target { stream, addr: page * PAGE as u64, operation };
-            // Passes with even numbers write all pages, the others read what the pass before has written.
+            // Passes with even numbers write all pages, the other passes read what the previous pass has
+            // written.
             let (transport, tx) = (&mut self.transport, self.cn.transmit());
             let taken = if pass % 2 == 0 {
                 content(operation, &mut self.data);
@@ -296,8 +297,8 @@ impl<T: Transport> Ends<T> {
         if let Some(error) = checker.error.take() {
             return Err(error);
         }
-        // The time stays while frames arrive, since an answer may make room for another request at the same
-        // time.
+        // The virtual time does not advance while frames arrive, since an answer may make room for another
+        // request at the same time.
         if arrived == 0 {
             let next = net.next_event().unwrap_or(Time(u64::MAX)).min(transport.deadline());
             net.step(next.max(now));

@@ -126,8 +126,8 @@ impl Program {
             }
             Err(error) => {
                 let region = &self.regions[op.region];
-                // The region was replaced meanwhile. Its registers are those of the new one, so only the
-                // completion is checked, not the data.
+                // The region was replaced meanwhile, and its registers are those of the new region. So only
+                // the completion is checked, not the data.
                 let ended = region.place.is_some() && region.life != op.life;
                 check_error(&op, error, region, around, &mut tally.figures, Moment { sent: true, ended })
                     .map_err(broken)

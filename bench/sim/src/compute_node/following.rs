@@ -51,7 +51,7 @@ pub(super) struct Managed {
     /// Time until which the node waits before it registers with the manager.
     paused_until: Option<Time>,
     quiet_mark: QuietMark,
-    /// Number of the last event before which all operations of the node have ended.
+    /// Number of the newest applied event for which all operations that were then in flight have ended.
     quiet: u64,
     /// Number of the last event that the node has applied.
     told_event: u64,
@@ -178,7 +178,7 @@ impl Managed {
         }
     }
 
-    /// Handles an answer of the manager; returns the region changes in it if the node accepts the answer.
+    /// Handles an answer from the manager; returns the region changes in it if the node accepts the answer.
     fn handle(&mut self, call: u64, answer: ManagerReply, now: Time) -> Option<Vec<AttachmentChange>> {
         // The planted fault: any answer is taken as the answer to the last call.
         let mistaken = self.mistake == Some(PlantedFault::TakesOldAnswers)
@@ -277,7 +277,7 @@ impl ComputeNode {
         }
     }
 
-    /// Handles an answer of the manager, and wakes the worker to apply the region changes in it.
+    /// Handles an answer from the manager, and wakes the worker to apply the region changes in it.
     pub fn handle(&mut self, call: u64, answer: ManagerReply, now: Time, net: &mut ControlNetwork) {
         let Some(managed) = &mut self.program.managed else { return };
         let Some(changes) = managed.handle(call, answer, now) else { return };

@@ -185,7 +185,8 @@ impl Program {
         unreachable!("there are no more lines")
     }
 
-    /// Returns the part that contains all lines of a piece, and the index of its first line there.
+    /// Returns the part that contains all lines of a piece, and the index in that part of the piece's first
+    /// line.
     fn locate(&self, piece: &Segment) -> Result<(usize, usize), InvariantViolation> {
         let place = |line: usize| self.layout.place(piece.hpa + piece.offset(line));
         let (mn, dpa) = place(0).ok_or_else(|| self.astray(piece, "it begins nowhere"))?;

@@ -287,10 +287,9 @@ impl ComputeNode {
         !self.has_work() && !self.program.has_more() && self.program.under_way.is_empty()
     }
 
-    /// Replaces the region on memory node `mn` by another at the same HPA, despite modified lines and
-    /// operations in flight; so does it on all memory nodes that the region is interleaved over. If
-    /// `reported`, the engine receives the new incarnations. Returns false if no CMem address is left for the
-    /// new region.
+    /// Replaces the region on memory node `mn`, and on all memory nodes that the region is interleaved over,
+    /// by another region at the same HPA, despite modified lines and operations in flight. If `reported`, the
+    /// engine receives the new incarnations. Returns false if no CMem address is left for the new region.
     pub fn replace_region(&mut self, mn: usize, reported: bool, mns: &[MemoryNode]) -> bool {
         let set = self.program.layout.set_of(mn).clone();
         if set.parts.iter().any(|mn| self.program.regions[*mn].life + 1 == LIVES) {

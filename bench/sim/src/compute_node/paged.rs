@@ -364,7 +364,7 @@ impl Paged {
     /// Checks the values that programs have read, and that every waiting thread will be woken.
     fn check(&mut self) {
         let violation = self.kernel.violation.take();
-        // Of each waiting thread that the kernel does not wake, the pager must have a pending fault.
+        // For each waiting thread that the kernel does not wake, the pager must have a pending fault.
         let mut forgotten = self
             .kernel
             .reported_pages()
@@ -386,7 +386,8 @@ impl Paged {
         let kind = self.plan.kind;
         self.pager = Pager::new(options(self.plan.limit), slots(kind, false));
         self.pager.expect_more();
-        // The successor gives out numbers anew, so those of the dead agent must not be mistaken for them.
+        // The successor numbers views from the beginning, so a number of the dead agent must not be mistaken
+        // for one of the successor.
         for process in &mut self.kernel.processes {
             (process.before, process.view, process.mapping) =
                 (process.view, ViewId(u16::MAX), MappingId(u16::MAX));

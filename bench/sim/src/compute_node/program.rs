@@ -110,8 +110,8 @@ impl Program {
             return Ok(0);
         }
         let before = self.next_user;
-        // Each operation counts a pause, so that a program that submits several at once takes as long as
-        // others.
+        // A pause is counted for each operation, so that a program that submits several at once takes as long
+        // as others.
         let mut pauses = Duration::ZERO;
         for made in 1..=self.together {
             self.issue(engine, now, tx, around, tally)?;

@@ -84,7 +84,7 @@ impl Program {
         calls.then_some(self.issue_at).into_iter().chain(faults).min()
     }
 
-    /// Returns what the policy of sleep needs to know of engine and program after a round.
+    /// Returns the state of engine and program after a round, from which the sleep policy decides.
     fn seen(&self, engine: &Engine, found: Found) -> Seen {
         let drains = self.managed.as_ref().is_some_and(|managed| managed.drains.makes_progress());
         let pages = self.paged.as_ref().is_some_and(|paged| paged.is_waiting());

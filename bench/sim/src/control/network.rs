@@ -17,7 +17,7 @@ pub struct Conditions {
     /// Maximum additional delay; each message draws its own.
     pub jitter: Duration,
     pub lose: Probability,
-    /// Probability that a call arrives twice. The second copy is delayed anew, except of calls of the
+    /// Probability that a call arrives twice. The second copy has a delay of its own, except for calls of the
     /// operator.
     pub repeat: Probability,
     /// Probability that a message is delayed by up to 80 ms, so that it may arrive after its receiver has

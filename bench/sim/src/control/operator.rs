@@ -248,8 +248,8 @@ impl Operator {
                 None,
             ));
         }
-        // The memory node assigned as a whole is always unbound, so that it is bound again; parts of others
-        // only sometimes.
+        // The memory node assigned as a whole is always unbound, so that it is bound again; logical devices
+        // on other memory nodes are unbound only sometimes.
         let whole = |ld: &&&LogicalDevice| whole.is_some_and(|node| node.name == ld.memory_node);
         let ld = bound.iter().find(whole).copied().or_else(|| {
             let at = self.random.below(4 * bound.len().max(1) as u64) as usize;
@@ -273,7 +273,7 @@ impl Operator {
         ld.map(|ld| Self::unbind(ld, UnbindOption::Surprise))
     }
 
-    /// Handles an answer of the manager; ignores one to an abandoned call.
+    /// Handles an answer from the manager; ignores one to an abandoned call.
     ///
     /// # Errors
     /// Returns a violation if the answer does not fit the order.

@@ -164,7 +164,7 @@ mod tests {
         assert!([0, 1, 2, 3].into_iter().all(|counter| sent.is_next(counter, true)));
         assert!([2, 3, 4].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(3, true) && sent.is_next(4, true));
-        // The live session is not among those given up, however often its successor begins anew.
+        // The live session is never dropped as one of those given up, however often its successor restarts.
         let mut sent = SentCounters { may_begin: 1 + SESSIONS_MAX as u32, ..SentCounters::default() };
         assert!(sent.is_next(0, true) && sent.is_next(65, false));
         assert!((0..SESSIONS_MAX).all(|_| sent.is_next(0, true)));

@@ -71,7 +71,7 @@ impl Memory for Kernel {
         if !self.ready.contains_key(&page) {
             return;
         }
-        // The agent may die between the two halves, and leave a page that is filled by half.
+        // The agent may die between the two halves, and leave a page that is only half filled.
         for half in [0..PAGE_BYTES / 2, PAGE_BYTES / 2..PAGE_BYTES] {
             self.meanwhile();
             let content = self.cache[page as usize].get_or_insert_with(|| Box::new([0; PAGE_BYTES]));

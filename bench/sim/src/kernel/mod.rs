@@ -30,8 +30,8 @@ pub enum MemorySharing {
     Private,
 }
 
-/// Page table entry of one process. The content of a page is here for private memory, and in [`Kernel`] for
-/// shared memory.
+/// Page table entry of one process. It also holds the content of a page of private memory; that of shared
+/// memory is in [`Kernel`].
 #[derive(Clone, Debug, Default)]
 struct Pte {
     present: bool,

@@ -177,7 +177,7 @@ impl Following {
         self.follow.on_job(job, outcome, mappings);
     }
 
-    /// Handles an answer of the manager; ignores one to an abandoned call.
+    /// Handles an answer from the manager; ignores one to an abandoned call.
     pub fn handle(
         &mut self,
         call: u64,

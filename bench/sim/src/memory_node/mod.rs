@@ -31,7 +31,7 @@ use crate::trace::Trace;
 pub(crate) use following::name;
 use following::{Following, Introduction};
 
-/// Size of an extent in bytes; without a manager, an extent has the content of one life of a region.
+/// Size of an extent in bytes; without a manager, an extent holds the content of one life of a region.
 pub const EXTENT: u64 = 64 << 10;
 /// Number of lives that each region can have in a run; a region that is replaced has another life, at other
 /// CMem addresses.

@@ -38,7 +38,7 @@ impl Plan {
     /// Sets the interleaving of regions, and the number of memory nodes, `mns`.
     pub(crate) fn set_interleave(&mut self, interleave: Option<Interleave>, mns: usize) {
         self.mns = self.mns.iter().cycle().take(mns).cloned().collect();
-        // With fewer memory nodes than ways, as many ways are used as there are nodes for.
+        // With fewer memory nodes than ways, the largest possible number of ways is used.
         self.interleave = interleave.map(|i| {
             let possible = Ways::ALL
                 .into_iter()

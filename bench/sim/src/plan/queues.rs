@@ -30,7 +30,7 @@ impl Plan {
             cn.queues = pick(r, &QUEUES);
         }
         if self.cns.iter().any(|cn| cn.queues > 1) {
-            // With so many pages, each queue serves some.
+            // With at least four pages, each queue serves some of them.
             self.shape.pages = self.shape.pages.max(4);
         }
     }

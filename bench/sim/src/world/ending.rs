@@ -47,7 +47,8 @@ impl World<'_> {
         })?;
         // Flushes do not wait for the write-backs of removed regions, which have to end too.
         self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::has_nothing_pending)))?;
-        // Nodes that lost a session shortly before connect again, although they no longer use the session.
+        // A node whose session has ended a short time before connects again, although the session is no
+        // longer used.
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
         self.take_down(end)?;
         let now = self.net.now();

@@ -103,9 +103,9 @@ impl World<'_> {
                 let (empty, copies) = (r.below(2) == 0, r.below(3) == 0);
                 let (lasts, away) = (fault::duration(r), fault::duration(r));
                 let Some(fabric) = &mut self.fabric else { return };
-                // The manager is started again over an older copy of its store, or an empty one. Every node must
-                // be able to notice that. A node that has followed no manager yet is not, nor is one that has
-                // received only events that the copy has too.
+                // The manager is started again over an older copy of its store, or an empty one. This fault
+                // is injected only if every node can detect it. A node cannot detect it if it has not
+                // followed any manager yet, or if the copy contains all events that the node has received.
                 let state = fabric.manager.state();
                 let all_follow = self.mns.iter().all(MemoryNode::has_followed)
                     && self.cns.iter().all(|cn| cn.has_followed(state));

@@ -342,7 +342,7 @@ fn reads_and_writes_in_flight_outlive_a_leg_that_leaves() {
 }
 
 /// Scenario: a leg is removed from its position, and its memory node has unmapped it before the compute node
-/// follows. The requests that the memory node refuses must be answered by the other leg.
+/// removes it. The requests that the memory node refuses must be answered by the other leg.
 #[test]
 fn what_a_leg_refuses_that_has_left_goes_to_the_other() {
     for steps in 0..2 {

@@ -19,7 +19,7 @@ pub struct OverrideArgs {
     #[arg(long, value_name = "P", help_heading = "Network")]
     loss: Option<Probability>,
 
-    /// Losses in bursts: probabilities to begin and to end one at each frame, as in 0.1%/20%
+    /// Losses in bursts: probabilities that a burst begins and that it ends, at each frame, as in 0.1%/20%
     #[arg(long, value_name = "P/P", help_heading = "Network")]
     burst: Option<Burst>,
 
@@ -95,7 +95,7 @@ pub struct OverrideArgs {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Nodes")]
     fifo: Option<u16>,
 
-    /// Frames in that queue above which the memory node signals congestion; 0 for never
+    /// Number of frames in the receive queue above which a memory node signals congestion; 0 for never
     #[arg(long, value_name = "FRAMES", help_heading = "Nodes")]
     threshold: Option<u16>,
 

@@ -94,7 +94,7 @@ pub fn packages(page: &Page) -> Faults {
     if names.is_empty() { vec!["deploy/debian/build packs nothing".into()] } else { faults }
 }
 
-/// Options whose value in brackets, as in `--pool-keep` (1m), is the default of no program.
+/// Options for which the page names a default, as in `--pool-keep` (1m), that no program has.
 pub fn defaults(page: &Page) -> Faults {
     let mut faults = Faults::new();
     for line in page.prose() {

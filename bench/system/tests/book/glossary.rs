@@ -1,7 +1,8 @@
-//! Check that the glossary and the page of words in the code have the words that more than one part of the project uses.
+//! Check that the glossary and the page of words in the code contain the words that more than one part of the
+//! project uses.
 //!
-//! A type needs an entry when two crates use it, or when two files have a type of that name. A name composed of words
-//! in the glossary (`RegionState`) needs no entry of its own.
+//! A type needs an entry when two crates use it, or when two files have a type of that name. A name composed
+//! of words in the glossary (`RegionState`) needs no entry of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

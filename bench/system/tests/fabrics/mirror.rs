@@ -216,7 +216,8 @@ fn regions_move_to_the_nodes_that_are_used_least() -> Outcome {
     answered(&planned, 0, &["\"to\": \"mn2\"", "\"from\": \"mn0\"", "spread_after_percent"])?;
     ensure(star.ask(star.manager.region(&name("a")))?.lies_on(&name("mn0")), "a plan moves nothing")?;
 
-    // One part of the region that is written moves by order, others by the command.
+    // While the region is written, one of its parts is moved by `gmm relocate`, and others by `gmm
+    // rebalance`.
     let done = std::thread::scope(|scope| -> Outcome<Vec<Output>> {
         let mover = scope.spawn(|| -> Result<Vec<Output>, String> {
             let orders: [&[&str]; 2] = [&["relocate", "m", "--from", "mn1", "--to", "mn2"], &["rebalance"]];

@@ -46,8 +46,8 @@ static LOCKED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
-    /// Word that this thread accesses in its next allocation. Of each thread its own: the threads of a port block SIGBUS,
-    /// so an access of theirs to an absent page would end the process.
+    /// Word that this thread accesses in its next allocation. The variable is thread-local because the
+    /// threads of a port block SIGBUS: an access by one of them to an absent page would end the process.
     static TOUCH: Cell<u64> = const { Cell::new(0) };
 }
 

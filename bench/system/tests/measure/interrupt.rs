@@ -13,8 +13,8 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![fabric_ends_with_130, keys_end_with_130]
 }
 
-/// Starts the measurement, sends SIGINT to its process group once `begun` is true of its folder for temporary files or
-/// its output, and checks its exit code.
+/// Starts the measurement, and sends SIGINT to its process group once `begun` returns true for the number of
+/// its temporary files and for its output. The exit code has to be 130, and no temporary file may be left.
 fn interrupted(arguments: &[&str], begun: fn(entries: usize, output: &str) -> bool) -> Outcome {
     let folder = tempfile::tempdir()?;
     let (tmp, log) = (folder.path().join("tmp"), folder.path().join("log"));

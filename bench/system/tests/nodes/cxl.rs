@@ -105,7 +105,7 @@ fn path(path: &Path) -> Outcome<&str> {
     Ok(path.to_str().ok_or("not text")?)
 }
 
-/// Starts all daemons, the agent with the option `--backend`, and creates no region.
+/// Starts all daemons without a region; `backend` is the value of the agent's option `--backend`.
 fn started(backend: &str, devices: &[(&str, u64, u64)]) -> Outcome<(Pair, Machine)> {
     let rig = Pair::bare()?;
     let machine = Machine::of(&rig)?;
@@ -236,7 +236,7 @@ fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
     shown(&rig, "scratch", |region| region.note.as_ref().is_some_and(|note| note.contains("not there")))?;
     verify(&mut port, other, 7)?;
 
-    // An agent that starts without the device reports the same.
+    // An agent that is started without the device reports the same error.
     rig.stop("agent")?;
     machine.start_agent(&rig, "auto")?;
     let mut port = rig.connect()?;

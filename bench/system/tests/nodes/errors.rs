@@ -86,7 +86,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "hugepages_absent",
-        // No machine for tests has reserved so many huge pages.
+        // No test machine has reserved this number of huge pages.
         arguments: "-i mn0 --pool huge2m --pool-size 64T --static-map DIR/map.toml --data-dir DIR",
         says: &["huge pages of 2MiB", "free", "--pool anon"],
         ..NODE

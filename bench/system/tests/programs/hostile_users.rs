@@ -108,8 +108,8 @@ pub fn a_userfaultfd_that_is_set_to_block_stops_nobody() -> Outcome {
     Ok(())
 }
 
-/// Alice passes sockets that take ten minutes to close, in every place where the agent receives or closes
-/// something.
+/// Alice passes sockets that take ten minutes to close, at every point where the agent receives or closes a
+/// descriptor.
 pub fn descriptors_that_are_slow_to_close_delay_nobody() -> Outcome {
     let rig = rig()?;
     let mut port = rig.connect()?;
@@ -390,7 +390,7 @@ fn slow(socket: &Path, region: &str) -> Outcome {
         send(&unread, &[0], sockets(2)?)?;
     }
     println!("{}", SLOW_PLACES[5]);
-    // The other ends stay until the test ends this process.
+    // The peers of the passed sockets stay open until the test ends this process.
     loop {
         thread::park();
     }

@@ -327,8 +327,8 @@ fn serve(
     Ok(())
 }
 
-/// Tries to have the memory of process `victim` paged, on connections that it made before it executed the program;
-/// prints `kept` if none of it is read.
+/// Tries to have the memory of process `victim` paged, on connections that the victim made before it executed
+/// the program. Prints `kept` if none of the victim's memory is read.
 fn borrow(
     socket: &Path,
     owner: &Owner,

@@ -174,7 +174,7 @@ impl Mapping {
         memory.advise(Advice::DontFork).map_err(system("keep the mapping from children"))?;
         let (uffd, kernel_faults) = match uffd::create(owner.device()) {
             Ok(uffd) => (uffd, true),
-            // Without the right to faults of system calls, the memory works for all other accesses.
+            // Without the right to serve faults of system calls, the memory works for all other accesses.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 (uffd::create_user_only().map_err(system("handle page faults"))?, false)
             }

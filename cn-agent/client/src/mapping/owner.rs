@@ -56,7 +56,7 @@ impl Owner {
         Self::ask_for(path, request, &[])
     }
 
-    /// As [`map`](Self::map), with a socket to which the agent sends userfaultfds of forked children
+    /// Like [`map`](Self::map), but with a socket to which the agent sends userfaultfds of forked children
     /// ([`MapRequest::keeps`] is set).
     ///
     /// # Errors

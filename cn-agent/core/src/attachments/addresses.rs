@@ -22,7 +22,8 @@ const BANDS: u64 = SHARDS_MAX as u64;
 const BAND: u64 = HPA_LIMIT / BANDS;
 /// Window of a region as a multiple of its size, before rounding up to a power of two.
 const WINDOW_FACTOR: u64 = 4;
-/// Maximum number of regions expected at a time. Beyond it, the one whose name sorts first is dropped.
+/// Maximum number of expected regions, which are about to move to this node. Beyond the maximum, the region
+/// whose name sorts first is dropped.
 const EXPECTED_MAX: usize = 256;
 
 #[inline]
@@ -61,7 +62,8 @@ impl Attachments {
         worker
     }
 
-    /// Returns the worker whose regions have the fewest bytes, the lowest-numbered one of several.
+    /// Returns the worker whose regions have the fewest bytes, or the lowest-numbered one of several such
+    /// workers.
     fn least_loaded(&self) -> usize {
         let bytes = |worker: &usize| {
             let its =
@@ -92,7 +94,7 @@ impl Attachments {
         Some(Attachment { region: region.clone(), hpa, window, backing: self.first_backing() })
     }
 
-    /// A table whose only free addresses are the last `left` bytes.
+    /// Returns a table whose only free addresses are the last `left` bytes of the HPA space.
     #[cfg(test)]
     pub(super) fn almost_full(left: u64) -> Attachments {
         let end = |band| (band, (band + 1) * BAND - if band + 1 == BANDS { left } else { 0 });

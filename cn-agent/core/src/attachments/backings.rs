@@ -119,8 +119,8 @@ impl Attachments {
         }
     }
 
-    /// Handles a reset by the manager of a region on a device: the region is detached, keeps its address, and
-    /// its backing is decided anew, as for a new region.
+    /// Handles the manager's reset of a region that a device serves: the region is detached, keeps its
+    /// address, and its backing is decided anew, as for a new region.
     pub(super) fn decide_again(
         &mut self,
         name: &Name,

@@ -9,9 +9,9 @@
 //!
 //! ```text
 //!                  the manager has it usable
-//!   (remembered) ----------------------------> attached --- grows: extend; moves: write back, attach anew
+//!   (remembered) ----------------------------> attached --- grows: extend; moves: write back, attach again
 //!        ^                                        |
-//!        |  worker: written back, routes gone     | the manager asks for it back, or has suspended this node
+//!        |  worker: written back, routes removed  | the manager reclaims it, or has suspended this node
 //!        +------------------------- draining <----+
 //! ```
 
@@ -88,7 +88,7 @@ impl Attachment {
     }
 }
 
-/// Change to be carried out by the worker.
+/// Change to an attachment, to be carried out by the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachmentChange {
     /// Makes a region reachable. If a drain or a move of the region is in progress, waits for its end.
@@ -104,7 +104,7 @@ pub enum AttachmentChange {
     /// end with `ticket`.
     Drain {
         attachment: Attachment,
-        /// Number that identifies the report of the end.
+        /// Number with which the worker reports the end of the drain.
         ticket: u64,
     },
     /// Makes a region unreachable now: its content is gone, so nothing is written back.
@@ -117,11 +117,11 @@ pub enum AttachmentChange {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum AttachmentPhase {
-    /// Not attached, and not known to the worker.
+    /// The region is not attached, and the worker has no entry for it.
     #[default]
     Unknown,
     Attached,
-    /// The worker is writing back the region's dirty lines; the report of the end has this ticket.
+    /// The worker is writing back the region's dirty lines; the worker reports the end with this ticket.
     Draining(u64),
     /// The region is unreachable; only its address is kept.
     Detached,
@@ -141,7 +141,8 @@ pub struct Attachments {
     /// node refuses managers behind this watermark even while it has no regions.
     #[serde(default)]
     joined: Option<Watermark>,
-    /// Phases by region; missing ones are [`AttachmentPhase::Unknown`], as all are when the agent starts.
+    /// Phases by region; a region without an entry is in [`AttachmentPhase::Unknown`], as all regions are
+    /// when the agent starts.
     #[serde(skip)]
     phases: BTreeMap<Name, AttachmentPhase>,
     /// Regions that the manager reclaims, to be detached once their dirty lines are written back.
@@ -288,9 +289,9 @@ impl Attachments {
         legs.flat_map(|leg| leg.macs.iter().filter_map(|mac| Some((*mac, leg.udp?)))).collect()
     }
 
-    /// Returns the memory nodes' keys if they differ from those last given to the worker. Keys come from
-    /// `listed`, and for other nodes from the regions known here. A memory node that had a key and is listed
-    /// without one counts as revoked.
+    /// Returns the memory nodes' keys if they differ from those last given to the worker. Keys are taken from
+    /// `listed`, and those of other nodes from the regions in this table. A memory node that had a key and is
+    /// listed without one counts as revoked.
     fn other_keys(&mut self, listed: &[Region]) -> Option<AttachmentChange> {
         let known = self.by_name.values().map(|attachment| &attachment.region).chain(listed);
         let legs = known.flat_map(|region| &region.legs);
@@ -322,7 +323,7 @@ impl Attachments {
     }
 
     /// Applies the manager's answer about a single region. Nothing changes if the region is unknown here, or
-    /// is a later one of the same name.
+    /// if `region` is a later region of the same name.
     pub fn follow_region(&mut self, region: &Region) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         let known = self.by_name.get(&region.name);
@@ -373,8 +374,8 @@ impl Attachments {
 
     fn follow_one(&mut self, region: &Region, changes: &mut Vec<AttachmentChange>) {
         if matches!(region.state, RegionState::Creating | RegionState::Draining) {
-            // The region is not usable now. It keeps its former state here, for instance while the manager
-            // resets it.
+            // The region is not usable now. Its entry in this table keeps its former state, for instance
+            // while the manager resets it.
             return;
         }
         if !self.by_name.contains_key(&region.name) {

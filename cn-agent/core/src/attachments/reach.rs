@@ -11,7 +11,8 @@ pub fn reach(region: &Region, window: u64) -> u64 {
 }
 
 /// Returns how many bytes of `decoder` lie in the first `window` bytes of the region, rounded down to whole
-/// turns over the legs and whole pages of each leg. Returns 0 for a decoder that is not committed.
+/// interleave rounds over all legs, and to whole pages of each leg. Returns 0 for a decoder that is not
+/// committed.
 pub(crate) fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
     if !decoder.committed {
         return 0;

@@ -2,9 +2,10 @@
 //! holds the allocator's lock may wait for the thread that drives the engine.
 //!
 //! ```text
-//!   another engine, without haste: SessionSettings::attach --> sessions, routes, a policy
-//!                                                      | adopt: moved, in one step
-//!   the running engine  <---------------------------------+
+//!   another engine, filled without time pressure by SessionSettings::attach: sessions, routes, a policy
+//!        | adopt: moved, in one step
+//!        v
+//!   the running engine
 //!        | part: routes, moved out, to be freed later
 //!        v
 //! ```

@@ -2,8 +2,8 @@
 //!
 //! The page's stream keeps cached lines and bursts in order: dirty lines of the range are sent first, on the
 //! same stream, so that a burst read returns them and a burst write replaces them. A burst write also removes
-//! its lines from the cache; the next read of these lines is sent to the memory node behind the burst. So a
-//! burst that fails with its session leaves no line in the cache that the memory node does not have.
+//! its lines from the cache; the next read of these lines is sent to the memory node behind the burst. So if
+//! a burst fails because its session ended, no line stays in the cache that the memory node does not have.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE, burst_fits_page};
@@ -27,7 +27,7 @@ impl Engine {
         Segment::new(hpa, lines, spread, location)
     }
 
-    /// Index of the memory node of a segment, if a route exists; a user can keep a queue for each index.
+    /// Index of the memory node of a segment, if a route exists; callers may keep one queue per index.
     #[inline]
     pub fn peer_of(&mut self, segment: &Segment) -> Option<usize> {
         let location = self.current(segment);
@@ -52,7 +52,7 @@ impl Engine {
     }
 
     /// Maximum number of lines of a burst at a current location in one frame; 0 without a session. Without a
-    /// route no frame is sent, so the maximum is the lines of a page.
+    /// route no frame is sent, so the maximum is the number of lines in a page.
     #[inline]
     fn burst_lines_max(&self, location: &Location, direction: Direction) -> usize {
         let Some(target) = self.routes.target(location) else { return BURST_LINES_MAX };
@@ -64,13 +64,13 @@ impl Engine {
     }
 
     /// Maximum number of lines of a burst read at `hpa` in one frame; 0 without a session. Without a route no
-    /// frame is sent, so the maximum is the lines of a page.
+    /// frame is sent, so the maximum is the number of lines in a page.
     pub fn burst_read_lines_max(&mut self, hpa: u64) -> usize {
         let location = self.routes.locate(hpa);
         self.burst_lines_max(&location, Direction::Read)
     }
 
-    /// Maximum number of lines of a burst write at `hpa` in one frame; otherwise as
+    /// Maximum number of lines of a burst write at `hpa` in one frame; the other cases are those of
     /// [`burst_read_lines_max`](Self::burst_read_lines_max).
     pub fn burst_write_lines_max(&mut self, hpa: u64) -> usize {
         let location = self.routes.locate(hpa);
@@ -118,8 +118,9 @@ impl Engine {
         Ok(BurstRead::Sent)
     }
 
-    /// Writes the lines of `segment` that `mask` selects; `data` holds them in order. On [`Write::Done`], local
-    /// memory has the lines, or the addresses are unmapped and the write was dropped; the sink is not called.
+    /// Writes the lines of `segment` that `mask` selects; `data` holds them in order. [`Write::Done`] means
+    /// that the lines are in local memory, or that the addresses are unmapped and the write was dropped; the
+    /// sink is not called then.
     ///
     /// # Errors
     /// [`EngineError::Busy`] while a read of one of the lines is in flight or a window is full. Any other
@@ -192,8 +193,8 @@ impl Engine {
         }
         self.check_open(hpa)?;
         let routed = self.open_location(&location)?;
-        // Routes, local memory and miss policies consist of whole pages, so a burst within its page has one answer
-        // throughout.
+        // Routes, local memory and miss policies consist of whole pages, so one lookup covers all lines of a
+        // burst within a page.
         if !burst_fits_page(routed.map_or(hpa, |(_, cmem)| cmem), lines - 1) {
             return Err(EngineError::BadBurst(hpa));
         }

@@ -12,14 +12,14 @@ use crate::cache::{LineState, WayIndex};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    /// A read of a line (`place`: the way that it fills) or a burst, at `hpa`; `page` and `mask` give its lines in
-    /// CMem.
+    /// A read at `hpa`, of a line or a burst. A line fills the way `place`; `page` and `mask` give the lines
+    /// in CMem.
     Read { id: RequestId, hpa: u64, page: u64, mask: u64, place: Option<WayIndex> },
     /// A write of a line or a burst, at `hpa`.
     Write { id: RequestId, hpa: u64 },
-    /// A write-back of a modified line; `epoch` selects the counter by which flushes wait for it.
+    /// A write-back of a modified line; `epoch` selects the counter that a flush waits for.
     WriteBack { peer: usize, cmem: u64, hpa: u64, epoch: bool },
-    /// A request to one leg, `side`, of a write to a mirrored position.
+    /// The request to one leg, `side`, of a write to a mirrored position.
     Side { pair: u16, side: u8 },
     /// A request that copies a page to a leg that is being filled: `lines` lines from line `first` of the
     /// page on.

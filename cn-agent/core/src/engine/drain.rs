@@ -3,13 +3,13 @@
 //! range can be removed without losing a write.
 //!
 //! ```text
-//!   close: clean lines leave the cache, reads in flight no longer fill it
+//!   close: clean lines are dropped from the cache, and reads in flight no longer fill it
 //!     |
 //!     v
-//!   write_back_range, call by call: modified lines leave it, each as it is sent    -- reads, writes that miss: refused
+//!   write_back_range, repeated: a modified line leaves the cache when sent; misses are refused
 //!     |
 //!     v
-//!   nothing modified, stranded or in flight to a memory node: done
+//!   done: no line is modified, stranded or in flight to a memory node
 //! ```
 //!
 //! Lines that are still modified can be read and written in the cache. No further line becomes modified, so
@@ -153,8 +153,8 @@ impl Engine {
         }
     }
 
-    /// Removes the clean lines of `range` from the cache; returns whether no modified line is left. One is
-    /// left if its flush or eviction failed and it was written again since.
+    /// Removes the clean lines of `range` from the cache; returns whether no modified line is left. A
+    /// modified line is left if its flush or eviction failed and the line was written again since.
     fn clear(&mut self, range: &Range<u64>) -> bool {
         let Some(cache) = &mut self.core.cache else { return true };
         let mut clear = true;

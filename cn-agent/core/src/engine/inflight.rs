@@ -129,8 +129,8 @@ impl TagTable {
             return true;
         }
         self.used -= 1;
-        // Later entries move into the gap, so that searches still find them; not those whose search starts
-        // behind it.
+        // Later entries move into the gap, so that searches still find them. Entries whose search starts
+        // behind the gap do not move.
         let mut at = hole;
         loop {
             at = (at + 1) & self.mask;

@@ -41,11 +41,11 @@ pub trait LocalMemory: Debug + Send + Sync {
     /// Writes whole lines from `offset` on.
     ///
     /// # Errors
-    /// [`MemoryGone`]; the memory may or may not have the lines then.
+    /// [`MemoryGone`]; the lines may or may not have been written then.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryGone>;
 }
 
-/// A range of HPA, the memory that serves it, and the offset of the range in that memory.
+/// A range of HPA that local memory serves: the memory, and the offset of the range in it.
 #[derive(Debug)]
 struct LocalRange {
     hpa: u64,

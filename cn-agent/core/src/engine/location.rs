@@ -174,8 +174,8 @@ mod tests {
         assert_eq!((node.burst(&segment), node.engine.peer_of(&segment)), (unmapped, None));
     }
 
-    /// Tests that a segment created before a drain or a loss of content meets it: such state is read at each
-    /// use.
+    /// Tests that a drain or a loss of content affects segments created before it, because such state is read
+    /// at each use.
     #[test]
     fn a_drain_and_a_loss_are_seen_by_segments_made_before() {
         let mut node = Node::new();

@@ -40,7 +40,7 @@ impl MissPolicies {
         self.sorted.reserve(policies.saturating_sub(self.sorted.len()));
     }
 
-    /// Number of policies, and number of policies that there is room for in total.
+    /// Number of policies, and total number of policies that there is room for.
     pub fn count(&self) -> (usize, usize) {
         (self.sorted.len(), self.sorted.capacity())
     }

@@ -110,7 +110,7 @@ pub enum EngineEvent {
         event: SessionEvent,
     },
     /// A leg in sync of a mirrored position does not answer, or has missed a write. The manager is asked to
-    /// declare the leg stale; repeated until it has.
+    /// declare the leg stale; the event repeats until the manager has done so.
     LegSilent {
         /// First HPA of the leg's route.
         hpa: u64,
@@ -118,8 +118,8 @@ pub enum EngineEvent {
         /// Epoch of the region in the manager's last description.
         epoch: u64,
     },
-    /// A leg of a mirrored position has every page again. The manager is asked to take the leg as in sync;
-    /// repeated until it has.
+    /// A leg of a mirrored position has every page again. The manager is asked to declare the leg in sync;
+    /// the event repeats until the manager has done so.
     LegFilled {
         /// First HPA of the leg's route.
         hpa: u64,
@@ -171,7 +171,7 @@ pub struct EngineCounters {
     /// Reads of lines and bursts that local memory answered.
     #[serde(default)]
     pub local_reads: u64,
-    /// Writes of lines and bursts that local memory took.
+    /// Writes of lines and bursts to local memory.
     #[serde(default)]
     pub local_writes: u64,
     /// Times that requests were slowed down because of 802.1Qbb frames seen on the link.
@@ -246,8 +246,8 @@ struct PeerSession {
     own: Mac,
     /// Queue of the link that carries the session's frames.
     queue: u8,
-    /// Whether a session that is one of several with its memory node is not open; always `false` for a single
-    /// session.
+    /// Whether this session is not open although it is one of several with its memory node; always `false`
+    /// for a single session.
     away: bool,
     requester: Requester,
     /// Incarnation of the memory node's content, as the last session announced it.
@@ -287,8 +287,8 @@ struct Core {
     cache: Option<LineCache>,
     inflight: InFlight,
     ops: Ops,
-    /// Stranded lines (`write_back`), by peer and CMem address: unlike an HPA, these never belong to another
-    /// region later.
+    /// Stranded lines (`write_back`), by peer and CMem address: unlike an HPA, a CMem address is not reused
+    /// by a later region.
     stranded: BTreeMap<(usize, u64), FailedWriteBack>,
     /// Number of write-backs in flight, by epoch.
     write_backs: [usize; 2],
@@ -469,7 +469,7 @@ impl Engine {
         if self.core.events.is_empty() { None } else { self.core.events.pop_front() }
     }
 
-    /// As [`route`](Self::route), for a new operation, which a drain or a reset may forbid.
+    /// Like [`route`](Self::route), but for a new operation, which a drain or a reset may forbid.
     #[inline]
     fn route_open(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
         self.check_open(hpa)?;

@@ -89,7 +89,8 @@ impl PeerPacer {
         if bytes != self.repeated {
             let lines = bytes.saturating_sub(self.repeated) / LINE_SIZE as u64;
             self.repeated = bytes;
-            // Charged as if each line had its own frame: after losses the rate is rather too low than too high.
+            // Charged as if each line had its own frame, so that after losses the rate is too low rather than
+            // too high.
             self.pacer.charge(lines * (self.overhead + LINE_SIZE) as u64);
         }
     }

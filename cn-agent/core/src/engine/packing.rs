@@ -23,9 +23,9 @@ impl Engine {
         self.features = features;
     }
 
-    /// Announces that more operations follow at once. [`release`](Self::release) must follow before the link is
-    /// flushed; otherwise held requests are sent with the next poll that is due. Returns whether this call began the
-    /// holding.
+    /// Announces that more operations follow at once. [`release`](Self::release) must follow before the link
+    /// is flushed; otherwise held requests are sent with the next poll that is due. Returns whether this call
+    /// was the first, so that requests are held from now on.
     #[inline]
     pub fn hold(&mut self) -> bool {
         let begins = !core::mem::replace(&mut self.held, true);

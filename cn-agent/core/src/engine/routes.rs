@@ -19,7 +19,8 @@ use super::location::Location;
 pub struct RouteTarget {
     /// Index of the peer in the engine.
     pub peer: usize,
-    /// First CMem address of the target, a multiple of 4 KiB. The target has size / ways bytes from there on.
+    /// First CMem address of the target, a multiple of 4 KiB. The part of the route from this address on has
+    /// the route's size divided by its ways.
     pub cmem: u64,
     /// Incarnation of the memory node's content to which the data belongs; `None` until a session announces it.
     pub incarnation: Option<u64>,
@@ -45,8 +46,8 @@ impl RouteTarget {
 /// A range of HPA and the memory nodes it is interleaved over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Range and interleave. The base is a multiple of 4 KiB; the size is a multiple of 4 KiB per target, and of
-    /// whole turns.
+    /// Range and interleaving. The base is a multiple of 4 KiB; the size is a whole number of interleave
+    /// rounds, and a multiple of 4 KiB for each target.
     pub decoder: Decoder,
     /// Targets by position; their number equals the interleave ways.
     pub targets: Vec<RouteTarget>,

@@ -1,6 +1,6 @@
 //! Segments. A segment is the part of a range of HPA that one frame carries: lines that are contiguous in one
-//! memory node's CMem. In HPA these lines are chunks of one interleave granularity, one turn apart, so
-//! sending gathers them and receiving scatters them.
+//! memory node's CMem. In HPA these lines are chunks of one interleave granularity, one interleave round
+//! apart, so sending gathers them and receiving scatters them.
 //!
 //! ```text
 //!   HPA      | A | B | C | D | A | B | C | D | A ...      four ways; the segment is A's part
@@ -26,7 +26,7 @@ pub struct Segment {
     pub(super) location: Location,
 }
 
-/// Layout of consecutive lines of one memory node in HPA.
+/// Layout in HPA of lines that are consecutive on one memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spread {
     ways: Ways,

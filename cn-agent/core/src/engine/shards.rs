@@ -82,10 +82,11 @@ impl Engine {
         first + ((cmem >> 12) as usize & (self.queues() - 1))
     }
 
-    /// As [`session_of`](Self::session_of), for a new operation.
+    /// Like [`session_of`](Self::session_of), but for a new operation.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] until all sessions with the memory node have opened, and once one has died.
+    /// [`EngineError::NotConnected`] until all sessions with the memory node have opened, and once one has
+    /// died.
     #[inline]
     pub(super) fn shard_of(&mut self, first: usize, cmem: u64) -> Result<usize, EngineError> {
         let sessions = &self.peers[first..first + self.queues()];

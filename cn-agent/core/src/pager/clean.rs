@@ -46,8 +46,8 @@ impl Pager {
         CleanResult::Yes
     }
 
-    /// Begins to send the changes of a dirty page that is [protected](Self::protect). With `leaving`, the page's
-    /// heat, the page is evicted afterwards.
+    /// Begins to send the changes of a dirty page that is [protected](Self::protect). If `leaving` gives the
+    /// page's heat, the page is evicted afterwards.
     pub(super) fn send(
         &mut self,
         view: ViewId,
@@ -204,9 +204,9 @@ impl Pager {
         self.buffers.writing() == 0
     }
 
-    /// Begins to write back a few dirty pages of a view, from page `from` on, without evicting them. Returns the page
-    /// at which to continue in the next turn; `None` at the end. The store reports their arrival. Without `zeros`, pages
-    /// whose content is discarded here stay at the memory node as they are.
+    /// Begins to write back a few dirty pages of a view, from page `from` on, without evicting them. Returns
+    /// the page at which to continue in the next turn; `None` at the end. The store reports their arrival. If
+    /// `zeros` is false, pages that a program has discarded keep their old content on the memory node.
     pub fn clean_from(&mut self, view: ViewId, from: u32, zeros: bool, io: &mut Io<'_>) -> Option<u32> {
         let pages = self.view(view).map(|view| view.table.len())?;
         let own = self.slots.is_own();

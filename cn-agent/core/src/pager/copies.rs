@@ -65,9 +65,9 @@ impl Pager {
         None
     }
 
-    /// Handles that a page has been written to its slot from buffer `sent`: views that have the same content at the
-    /// same page, and no slot for it, refer to that slot from now on. A child has its parent's resident pages at the
-    /// fork; sending them for each child would take as many slots and transfers.
+    /// Handles the end of a page's write to its slot from buffer `sent`: views that have the same content at
+    /// the same page, and no slot for it, refer to that slot from now on. A child has its parent's resident
+    /// pages at the fork; sending them for each child would take as many slots and transfers.
     pub(super) fn share_sent(&mut self, view: ViewId, page: u32, slot: u32, sent: BufferId, io: &mut Io<'_>) {
         if self.slots.is_own() || self.views.len() < 2 {
             return;

@@ -19,7 +19,7 @@ use super::page_buffers::BufferId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PageState {
-    /// The content is in CMem only. A page that was never written is all zeros, and has no content there.
+    /// The content is in CMem only. A page that was never written is all zeros, and has no content in CMem.
     Absent = 0,
     /// The content is being fetched from CMem into the page's buffer.
     Fetching = 1,

@@ -204,8 +204,8 @@ impl Pager {
         }
     }
 
-    /// Begins to send these pages, neighbours protected in one step; returns how many are being sent. The others go
-    /// back into the queue.
+    /// Begins to send these pages, and protects neighbours in one step; returns how many are being sent. The
+    /// others go back into the queue.
     fn evict_dirty(&mut self, dirty: &mut [Candidate], io: &mut Io<'_>) -> usize {
         dirty.sort_unstable_by_key(|candidate| (candidate.page.view, candidate.page.page));
         let mut begun = 0;

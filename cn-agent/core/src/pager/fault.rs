@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 /// Maximum number of pages fetched ahead that stay in their buffers: one for each reader, as the marker of its
 /// progress.
 const STAGED_MAX: usize = 256;
-/// Minimum number of faults waiting for room for which room is given out for several pages at a time.
+/// Number of faults waiting for room from which room is granted for several pages at a time.
 const CONTENDERS: usize = 4;
 /// Maximum number of pages in flight for which memory is prepared. With more pages in flight there is no time for
 /// that: the link already has the next page.
@@ -117,9 +117,9 @@ impl Pager {
         !self.options.evict || !self.is_droppable(view) || self.claimed() + least <= self.options.limit
     }
 
-    /// Whether so many faults wait for room, or share it, that room is given to one of them after the other, for
-    /// several pages each. Given out page by page, there would be no read-ahead: each page would be a fault of its
-    /// own, and be removed by an order of its own.
+    /// Whether so many faults wait for room, or share it, that room is granted to one fault after another,
+    /// for several pages each. If room were granted page by page, there would be no read-ahead: each page
+    /// would be a fault of its own, and be removed by an order of its own.
     pub(super) fn is_contended(&self) -> bool {
         (self.waiting.len() >= CONTENDERS || self.is_shared_by_many()) && !self.is_full()
     }
@@ -240,9 +240,9 @@ impl Pager {
         Err(Wait::Event)
     }
 
-    /// Handles a touch of an absent page, although the shared memory has a page there. A process that has the
-    /// memory and is no member has touched the hole, and the kernel made a page of zeros, which is not the
-    /// content.
+    /// Handles a touch of an absent page although the shared memory has a page at this place. A process that
+    /// maps the memory without being a member has touched the hole, and the kernel has created a page of
+    /// zeros, which is not the region's content.
     #[cold]
     fn replace_outsiders_page(
         &mut self,
@@ -254,8 +254,9 @@ impl Pager {
         if !self.has_room(view) {
             return Err(Wait::Turn);
         }
-        // Taken as memory prepared for the page, it stays in place and gets the content. If it were removed,
-        // a process that polls it could have the kernel make it again before the content arrives, each time.
+        // The kernel's page is treated as memory prepared for this page: it stays in place and receives the
+        // content. If it were removed, a process that polls the address could have the kernel create it again
+        // each time, before the content arrives.
         io.memory.make_ready(view, fault.page);
         if io.memory.is_present(view, fault.page) {
             io.memory.drop_pages(view, core::slice::from_ref(&(fault.page..fault.page + 1)))?;

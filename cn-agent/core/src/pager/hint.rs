@@ -124,7 +124,7 @@ impl Pager {
             let Some(mapping) = self.mappings_of(view).next().filter(|_| write) else {
                 return Brought::Nothing;
             };
-            // An installed page would replace a page that the process has there, or a guard page.
+            // An installed page would replace a page that the process has at this address, or a guard page.
             let group = page / u64::BITS * u64::BITS;
             if io.memory.occupied(view, group) >> (page - group) & 1 == 1 {
                 return Brought::Nothing;

@@ -115,7 +115,7 @@ impl Pager {
                 return self.refused(error, mapping);
             }
         }
-        // A page that may never be written is evicted as early as one that was read ahead.
+        // A page that perhaps is never written is evicted as early as one that was read ahead.
         self.add_resident(view, page, if unasked && !write { known.ahead() } else { known }, unasked);
         Ok(())
     }

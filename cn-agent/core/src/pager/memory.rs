@@ -54,7 +54,8 @@ impl PageRecords {
 pub enum Drop {
     /// The pages are removed already.
     Done,
-    /// Their process was ordered to remove them; [`Pager::dropped`](super::Pager::dropped) is called when it has.
+    /// The process of the pages was ordered to remove them; [`Pager::dropped`](super::Pager::dropped) is
+    /// called when it has done so.
     Ordered,
 }
 
@@ -123,7 +124,7 @@ pub trait Memory {
     /// Write-protects pages in this mapping: each later write is a fault.
     ///
     /// # Errors
-    /// [`MemoryError::Again`], [`MemoryError::Gone`]; then no page is protected, or some of them are.
+    /// [`MemoryError::Again`], [`MemoryError::Gone`]; some of the pages may be protected then.
     fn protect(&mut self, mapping: MappingId, pages: Range<u32>) -> Result<(), MemoryError>;
 
     /// Unprotects a page in this mapping, and wakes threads that wait for it.
@@ -165,8 +166,8 @@ pub trait Memory {
         true
     }
 
-    /// The kernel's records of the 64 pages from `first` on. The default is for memory whose page table entries change
-    /// by the pager's orders only.
+    /// The kernel's records of the 64 pages from `first` on. The default is for memory whose page table
+    /// entries change only by the pager's orders.
     fn records(&mut self, _view: ViewId, _first: u32) -> PageRecords {
         PageRecords::KEPT
     }

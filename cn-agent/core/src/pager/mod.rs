@@ -7,7 +7,7 @@
 //!       |                     v      fault, read            | protect, copy                        | |
 //!       |                   Staged --------------> Clean    v             acknowledged             | |
 //!       |                                                Cleaning ---------------------------------+ |
-//!       |            taken away                             | to leave                               |
+//!       |            removed                                | to be evicted                          |
 //!       +--------------------------- Dropping <-------------+----------------------------------------+
 //! ```
 //!
@@ -181,8 +181,8 @@ pub struct Pager {
     full: bool,
     /// Number of pages examined since the last one that could be evicted.
     fruitless: usize,
-    /// Whether slots may be assigned. During a takeover they may not before all views of the predecessor are
-    /// known.
+    /// Whether slots may be assigned. During a takeover, no slot is assigned before all views of the
+    /// predecessor are known.
     complete: bool,
     counters: PagerCounters,
 }
@@ -366,8 +366,9 @@ impl Pager {
         self.resident - self.fixed
     }
 
-    /// Number of pages that the limit bounds, including those in flight, and those fetched and about to be installed.
-    /// If room were not counted for these, other faults would take it, and each of these pages would become a fault.
+    /// Number of pages that the limit bounds, including those in flight, and those fetched and about to be
+    /// installed. If these pages were not counted, other faults would take their room, and each of these
+    /// pages would cause a fault.
     fn claimed(&self) -> u32 {
         self.bounded() + self.coming + self.arrived.len() as u32
     }

@@ -279,7 +279,7 @@ mod tests {
         assert!(ahead < 200, "{ahead}");
     }
 
-    /// Returns the sizes of the windows of a reader from page 0 on. `leave` selects windows of which pages
+    /// Returns the sizes of the windows of a reader from page 0 on. `leave` selects the windows whose pages
     /// are evicted before they are read.
     fn windows(count: usize, leave: impl Fn(usize) -> bool) -> Vec<u32> {
         let (mut prefetch, mut page, mut windows) = (Prefetch::default(), 0, Vec::new());

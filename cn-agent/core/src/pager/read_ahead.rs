@@ -8,13 +8,13 @@ use super::*;
 pub(super) const ROOM_FOR_DEMAND: usize = 16;
 /// Maximum number of neighbouring pages installed in one step.
 pub(super) const RUN: usize = 16;
-/// The fraction of the reserve left to faults while pages are read ahead: one part in this many.
+/// Divisor of the reserve that gives the part left to faults while pages are read ahead.
 const RESERVE_FOR_DEMAND: u32 = 4;
-/// Maximum share of the resident limit evicted for one window, as one part in this many. Before a fault's
-/// request has been sent, at most `ROOM_BESIDE_DEMAND` pages are evicted.
+/// Divisor of the resident limit that gives the maximum number of pages evicted for one window. Before a
+/// fault's request has been sent, at most `ROOM_BESIDE_DEMAND` pages are evicted.
 const ROOM_SHARE: u32 = 8;
 const ROOM_BESIDE_DEMAND: u32 = 4;
-/// Number of processes with resident pages from which on they count as many.
+/// Minimum number of processes with resident pages at which they count as many.
 const SHARERS: usize = 5;
 
 impl Pager {
@@ -195,7 +195,7 @@ impl Pager {
     }
 
     /// Copies the first neighbours of `arrived` to `landing`, as far as there is room and they are installed
-    /// alike. Returns their number.
+    /// the same way. Returns their number.
     fn gather(&mut self, arrived: &[PageRef]) -> usize {
         let mut run = 0;
         let room = (self.options.limit as usize).saturating_sub(self.bounded() as usize).min(RUN);

@@ -8,8 +8,8 @@
 //!                   +--> evicted, and kept ------+
 //!   known > proven -+    (a few per cent of all) |
 //!      ^  ^  |                                   |
-//!      |  |  +-- has lives left: the end         |
-//!      |  +------ of the queue                   |
+//!      |  |  +-- spared: back to the end         |
+//!      |  +------ of the proven queue            |
 //!      +------------- touched: it is hot <-------+
 //! ```
 //!
@@ -31,15 +31,15 @@ use alloc::collections::VecDeque;
 
 use super::memory::ViewId;
 
-/// Maximum share of the young queue in resident pages, as one part in this many. However small the limit of
-/// resident pages, the maximum is at least `YOUNG_MIN` pages or one part in [`YOUNG_SHARE_MAX`], whichever is
-/// less. With a larger share, scans drive out used pages.
+/// Divisor of the limit of resident pages that gives the young queue's maximum size. However small the limit
+/// of resident pages, the maximum size is at least `YOUNG_MIN` pages or one part in [`YOUNG_SHARE_MAX`],
+/// whichever is less. With a larger share, scans drive out used pages.
 const YOUNG_SHARE: u32 = 8;
 const YOUNG_MIN: u32 = 128;
 const YOUNG_SHARE_MAX: u32 = 4;
 /// Number of pages by which a returning page changes the young queue's share.
 const YOUNG_STEP: u32 = 4;
-/// Number of queue entries beyond twice the limit at which stale entries are removed.
+/// Stale entries are removed when the queues have this number of entries more than twice the limit.
 const ENTRIES_SPARE: usize = 32;
 /// Maximum heat, at which eviction passes over a page seven times.
 const HEAT_MAX: u8 = 3;
@@ -97,7 +97,7 @@ pub struct Candidate {
     pub page: PageRef,
     /// Heat of the page, from its former evictions.
     pub heat: Heat,
-    /// Whether the page was read ahead, not faulted on since, and has no history either.
+    /// Whether the page was read ahead, has not been faulted on since, and has no history.
     pub ahead: bool,
     /// Whether the page was installed before a thread had faulted on it.
     pub unasked: bool,
@@ -122,7 +122,7 @@ pub struct Replacement {
     out: VecDeque<PageRef>,
     cold: VecDeque<PageRef>,
     limit: u32,
-    /// Size of the young queue from which on its pages are evicted, rather than proven pages.
+    /// Size of the young queue above which young pages are evicted before proven ones.
     share: u32,
     /// Number of entries left when stale entries were last removed.
     cleaned: usize,
@@ -224,8 +224,8 @@ impl Replacement {
         None
     }
 
-    /// As [`next`](Self::next), but only if the page was read ahead and not faulted on: read-ahead evicts no
-    /// other page.
+    /// Like [`next`](Self::next), but returns a page only if it was read ahead and not faulted on: read-ahead
+    /// evicts no other page.
     #[inline]
     pub fn next_ahead(&mut self) -> Option<Candidate> {
         if self.young.front()?.ahead { self.young.pop_front() } else { None }
@@ -253,7 +253,7 @@ impl Replacement {
     }
 
     /// Returns the pages in the queues, the last to be evicted first. Some may not be resident any more, or
-    /// may come several times.
+    /// may be returned several times.
     pub fn hottest_first(&self) -> impl Iterator<Item = PageRef> + '_ {
         self.proven.iter().rev().chain(self.young.iter().rev()).map(|candidate| candidate.page)
     }
@@ -391,7 +391,7 @@ mod tests {
             let counts = run(zipf(seed).take(400_000));
             let in_order = misses_in_order(zipf(seed).take(400_000));
             assert!(counts.misses < in_order * 86 / 100, "{counts:?}, in order {in_order}");
-            // The price of that: faults on kept pages, which are not fetched.
+            // In return, some accesses fault on kept pages, which need no fetch.
             assert!(counts.second_chances < in_order / 8, "{counts:?}, in order {in_order}");
         }
     }

@@ -8,7 +8,7 @@
 const LATELY: u32 = 64;
 /// Weight of a written page, in the unit of [`PageShare`].
 const WHOLE: u32 = 1 << 16;
-/// Threshold of the share: one page in this many.
+/// Pages are installed writable if at least one evicted page in this many was written.
 const LIKELY: u32 = 8;
 
 /// Moving average of the share of pages that were written.

@@ -149,8 +149,8 @@ impl Slots {
                 free.clear();
                 let count = &mut references[slot as usize];
                 let more = count.checked_add(1);
-                // Not counted beyond the maximum, so refused: an uncounted reference would remain when the
-                // slot is free.
+                // A reference beyond the maximum cannot be counted, so it is refused: an uncounted one would
+                // remain after the slot is freed.
                 *count = more.unwrap_or(*count);
                 more.is_some()
             }

@@ -26,8 +26,9 @@ impl Pager {
         self.settle(view, &unsettled, memory);
     }
 
-    /// As [`take_over`](Self::take_over), except for pages whose state only the memory shows; returns these
-    /// pages. [`settle`](Self::settle) must follow before any fault of the view, and before the view's end.
+    /// Like [`take_over`](Self::take_over), but leaves out the pages whose state only the memory shows, and
+    /// returns them. [`settle`](Self::settle) must follow before any fault of the view, and before the view's
+    /// end.
     pub fn take_over_known(&mut self, view: ViewId) -> Vec<u32> {
         let mut unsettled = Vec::new();
         let Some(pages) = self.view(view).map(|view| view.table.len()) else { return unsettled };

@@ -33,7 +33,7 @@ struct Kernel {
     /// Whether memory is prepared for pages; the prepared pages, and whether each is filled.
     makes_ready: bool,
     ready: BTreeMap<u32, bool>,
-    /// Pages whose entries the kernel has made anew without protection.
+    /// Pages whose page table entries the kernel has recreated without write protection.
     unprotected: BTreeSet<u32>,
     /// Whether the kernel does not show protection.
     hides_protection: bool,

@@ -1,7 +1,7 @@
 //! Checks by the kernel's records that a page still equals CMem.
 //!
 //! [`PageState::Clean`] records that a page was equal to CMem and write-protected at one time. The kernel may
-//! make the page table entry anew without the protection, as same-page merging does; then a write is no
+//! recreate the page table entry without write protection, as same-page merging does; then a write causes no
 //! fault, and the record is wrong. So the pager reads the kernel's records where it matters: before a page is
 //! removed, when its content is taken for that of its slot, and when all changes are written back. Only the
 //! pager protects pages, so a page that is protected has kept its protection, and its content, since the

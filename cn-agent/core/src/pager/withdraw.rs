@@ -55,9 +55,10 @@ impl Pager {
         }
     }
 
-    /// Removes all resident pages of a view of shared memory at once, and returns `true`, if memory nodes have the content
-    /// of each that is not zeros. Returns `false`, with all pages in place, if some are dirty or in flight: have them
-    /// cleaned ([`clean_from`](Self::clean_from)), and call this again.
+    /// Removes all resident pages of a view of shared memory at once, and returns `true`, provided that
+    /// memory nodes have the content of each page that is not all zeros. Returns `false`, with all pages in
+    /// place, if some are dirty or in flight: have them cleaned ([`clean_from`](Self::clean_from)), and call
+    /// this again.
     pub fn withdraw(&mut self, view: ViewId, io: &mut Io<'_>) -> bool {
         let Some(pages) = self.view(view).map(|view| view.table.len()) else { return true };
         let (mut recent, shows) = (RecentRecords::default(), io.memory.shows_protection());

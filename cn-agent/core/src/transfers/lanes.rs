@@ -2,9 +2,10 @@
 //! waiting thread delay a fault.
 //!
 //! ```text
-//!                 demand | ahead of all others           lanes of all memory nodes: demand first, then
-//!     lane of  <  write  | a bounded number in flight    write-back, then read-ahead
-//!     a node      ahead  | likewise
+//!   lane of a node:  demand  sent before all other transfers
+//!                    write   a bounded number in flight
+//!                    ahead   a bounded number in flight
+//!   order over the lanes of all nodes: demand, then write-back, then read-ahead
 //! ```
 //!
 //! A queue is a linked list through an array with a slot for each transfer, so nothing is allocated and a transfer is

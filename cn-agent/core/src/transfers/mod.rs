@@ -1,9 +1,9 @@
 //! Transfers of pages between page buffers and memory nodes: the [`Store`] of every pager, over one engine.
 //!
 //! ```text
-//!   Pager --fetch, write--> lanes: demand, write, ahead --advance--> Engine: bursts, as many as a page takes, of many pages
 //!                              ^                                       |
-//!                              |  later                                v answers (by burst)
+//!                              |  after a pause                        v answers (by burst)
+//!                           waiting_to_retry <--- failed --- PageTransfer --- all done --> Pager::fetched, written
 //!                           waiting_to_retry <--- failed --- PageTransfer --- all its segments are there ---> Pager::fetched, written
 //! ```
 //!
@@ -252,9 +252,10 @@ impl Transfers {
         self.ahead > 0
     }
 
-    /// Raises the priority of the fetch into this buffer of a space, because a thread has begun to wait for the page:
-    /// the part not sent yet goes first. If threads wait for other pages too, the fetches begun right behind it are
-    /// raised as well: beside many faults no read-ahead is sent, and the reader would wait for each of those pages.
+    /// Raises the priority of the fetch into this buffer of a space, because a thread has begun to wait for
+    /// the page: the part not sent yet goes first. If threads wait for other pages too, the fetches begun
+    /// right behind it are raised as well: while there are many faults, no read-ahead is sent, and the reader
+    /// would wait for each of those pages.
     fn hurry(&mut self, space: u16, buffer: BufferId) {
         let Transfers { slots, lanes, demands, ahead, .. } = self;
         let is_it = |at: u16| {

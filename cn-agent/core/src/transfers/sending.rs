@@ -1,4 +1,5 @@
-//! Sending of segments: those of demanded pages first, then so many others at a time that a fault is hardly delayed.
+//! Sending of segments: those of demanded pages first, then a limited number of others, so that a fault is
+//! hardly delayed.
 
 use alloc::vec::Vec;
 
@@ -11,8 +12,8 @@ use super::{BufferSource, Burst, FinishedTransfer, TransferDirection, Transfers}
 use crate::engine::{BurstRead, Direction, Engine, EngineError, RequestId, Segment, Write};
 use crate::pager::PAGE_BYTES;
 
-/// Maximum number of bursts of one background class in flight to one memory node: more than a round trip holds, and a
-/// short delay for a fault.
+/// Maximum number of bursts of one background class in flight to one memory node: enough to keep sending
+/// during a round trip, and few enough to delay a fault only briefly.
 const ON_THEIR_WAY_MAX: u16 = 64;
 /// Maximum number of write-back bursts in flight to one memory node while a thread waits for a page.
 const WRITES_BESIDE_DEMAND: u16 = 24;
@@ -215,7 +216,7 @@ impl Transfers {
     }
 }
 
-/// Sends held requests. With `begins`, the caller began the holding, and it ends here.
+/// Sends held requests. If `begins` is true, the caller began to hold requests, and the holding ends here.
 #[inline]
 fn finish<S>(begins: bool, link: Outgoing<'_, S>) {
     let Outgoing { engine, now, tx, .. } = link;

@@ -1,11 +1,11 @@
 //! Memory of this process, which serves its own faults. It is private and anonymous: no file is needed, and
 //! installing a page takes half the time.
 //!
-//! A page is present if the kernel can read it. The agent must not touch a page to find out: the program may just
-//! have discarded it with `madvise(2)`, and a touch would be a fault of the serving thread itself. So pages are
-//! copied by a system call, which fails for absent pages, through a page of a memory file. Pages are removed by
-//! `MADV_DONTNEED`, many ranges in one call where the kernel supports that (Linux 6.14): then the TLBs are flushed
-//! once, not for each range.
+//! A page is present if the kernel can read it. The agent must not touch a page to find out: the program may
+//! just have discarded it with `madvise(2)`, and a touch would be a fault of the serving thread itself. So
+//! pages are copied by `pwrite(2)` to a memory file of one page: that call fails for absent pages. Pages are
+//! removed by `MADV_DONTNEED`, many ranges in one call where the kernel supports that (Linux 6.14): then the
+//! TLBs are flushed once, not for each range.
 
 #![expect(unsafe_code, reason = "pages are copied and dropped by address")]
 
@@ -29,7 +29,7 @@ pub struct AnonymousPages {
     /// File of one page to which the kernel copies; it is mapped for reading.
     file: File,
     copied: MmapRaw,
-    /// This process's page table; `None` if it cannot be read, or does not show protection.
+    /// `/proc/self/pagemap`; `None` if it cannot be read, or does not show write protection.
     table: Option<File>,
     /// Descriptor of this process, for removing many ranges by one call; `None` if that is not supported.
     own: Option<OwnedFd>,
@@ -84,7 +84,8 @@ impl AnonymousPages {
         true
     }
 
-    /// Makes the kernel copy up to a page from the start of `page` to the file; returns the number of bytes.
+    /// Makes the kernel copy the first `bytes` bytes of `page` to the file; returns the number of bytes
+    /// copied.
     fn copy(&self, page: u32, bytes: usize) -> Result<usize, MemoryError> {
         let address = self.mapped.one(page)?.start;
         // SAFETY: the kernel reads the memory, and fails for absent pages; it writes only to the file.

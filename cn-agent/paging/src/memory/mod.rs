@@ -1,4 +1,4 @@
-//! The kernel's side of mapped memory: [`Memory`] over userfaultfds.
+//! Pages of mapped memory in the kernel: implementations of [`Memory`] that use userfaultfds.
 //!
 //! * [`anonymous`]: memory of this process alone, which serves its own faults.
 //! * [`shared`]: memory of several processes.
@@ -40,7 +40,7 @@ pub struct Mapped {
     pub pid: u32,
     /// Identity of the process beyond its id; `None` while unknown, and for this process's own memory.
     pub process: Option<Process>,
-    /// First word of the page by which the process's files were confirmed; 0 without files.
+    /// First word of the random content by which the agent verified the process's files; 0 without files.
     pub nonce: u64,
     /// Connection of the process's helper thread; `None` for a forked child that has not joined yet.
     pub link: Option<MemberLink>,
@@ -60,7 +60,7 @@ impl Mapped {
         Mapped { uffd, address, first, pages, pid, process: None, nonce: 0, link, gone: Cell::new(false) }
     }
 
-    /// Sets the mapping's process, the files of which were confirmed by a page that begins with `nonce`.
+    /// Sets the mapping's process, whose files were verified with random content that begins with `nonce`.
     #[must_use]
     pub(crate) fn of(self, process: Process, nonce: u64) -> Mapped {
         Mapped { process: Some(process), nonce, ..self }
@@ -124,7 +124,7 @@ impl Mapped {
                 self.gone.set(true);
                 MemoryError::Gone
             }
-            // The program has unmapped the page, so no thread waits there any more.
+            // The program has unmapped the page, so no thread waits for it any more.
             UffdError::NotMapped => MemoryError::Gone,
             UffdError::Busy => MemoryError::Os(libc::EBUSY),
             UffdError::Os { errno, .. } => MemoryError::Os(errno as i32),
@@ -147,7 +147,7 @@ impl Mapped {
         copied.map(|copied| copied / PAGE_BYTES).map_err(|error| self.error(error))
     }
 
-    /// Maps a page that the memory file has and the mapping has not.
+    /// Maps a page that is present in the memory file and absent from this mapping.
     #[inline]
     pub fn map(&self, page: u32, protect: bool) -> Result<(), MemoryError> {
         let access = if protect { Pages::Protected } else { Pages::Writable };

@@ -1,11 +1,11 @@
 //! Private memory of processes: a view for each process, and one mapping of it.
 //!
-//! Pages are copied out of the process through files that it opened itself when it joined, so that the agent never
-//! reads what the process may not read: another process that got the same number, or another program in its place
-//! ([`process`](crate::process)). Without the files, the process's pages stay where they are. Pages are
-//! removed by the process's own helper thread, by order. If the program has silently discarded a page, the copy
-//! fails, and the page table shows the cause. If a kernel waited there for the page, the agent would wait for itself:
-//! then a [`Watchdog`] installs zeros.
+//! Pages are copied out of the process through files that the process opened itself when it joined. So the
+//! agent never reads memory that the process may not read, even if another process gets the same id, or the
+//! process executes another program ([`process`](crate::process)). Without the files, the process's pages are
+//! not evicted. Pages are removed by the process's own helper thread, by order. If the program has silently
+//! discarded a page, the copy fails, and the page table shows the cause. If the kernel makes the copy wait
+//! for such a page instead, the agent waits for itself: then a [`Watchdog`] installs zeros.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub struct PrivatePages {
     pub mappings: Mappings,
     of_view: Vec<Option<MappingId>>,
     dog: Watchdog,
-    /// Whether this kernel shows protection in page tables.
+    /// Whether this kernel shows write protection in `/proc/PID/pagemap`.
     shows_protection: bool,
 }
 
@@ -47,8 +47,8 @@ impl PrivatePages {
         self.of_view.get(usize::from(view.0)).copied().flatten()
     }
 
-    /// Ends the relation of a view to a mapping that has ended. The mapping itself is removed from
-    /// `mappings`.
+    /// Clears the link from a view to its mapping, which has ended. The caller removes the mapping itself
+    /// from `mappings`.
     pub fn forget(&mut self, mapping: MappingId) {
         for place in &mut self.of_view {
             if *place == Some(mapping) {

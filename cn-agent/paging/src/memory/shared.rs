@@ -1,8 +1,9 @@
 //! Memory that processes share: one memory file, mapped by each process and, without userfaultfd, by the agent.
 //!
-//! A page is present if the file has it. The agent does not touch its mapping where the file has a hole: that would
-//! fill the hole with zeros. Pages are removed by punching holes, for all processes at once. The agent reads present
-//! pages through its mapping; a copy is consistent, because the page is write-protected in every other mapping.
+//! A page is present if the file contains it. The agent does not touch its mapping where the file has a hole:
+//! that would fill the hole with zeros. Pages are removed by punching holes, for all processes at once. The
+//! agent reads present pages through its mapping; a copy is consistent, because the page is write-protected
+//! in every other mapping.
 //!
 //! **Prepared pages.** Allocating a page and adding it to the file is most of the cost of `UFFDIO_COPY` (2.3 us of a
 //! fault, 6 us for an occasional page). For a page that a thread waits for, this is done while the page is in flight:
@@ -39,7 +40,7 @@ pub struct SharedPages {
     pub mappings: Mappings,
     file: File,
     alias: MmapRaw,
-    /// Prepared pages, which the file has but which do not count as present.
+    /// Prepared pages: the file contains them, but they do not count as present.
     ready: Vec<PreparedPage>,
     /// Whether this kernel supports preparing pages.
     makes_ready: bool,
@@ -54,7 +55,7 @@ struct PreparedPage {
 }
 
 impl SharedPages {
-    /// A new memory file of `pages` pages, all absent.
+    /// Creates a memory file of `pages` pages, all absent.
     ///
     /// # Errors
     /// The kernel's error.
@@ -129,7 +130,7 @@ impl SharedPages {
         }
     }
 
-    /// Maps a prepared page, filled before, into a process.
+    /// Maps a prepared and filled page into a process.
     #[inline]
     fn install_ready(&mut self, mapping: MappingId, at: usize, protect: bool) -> Result<(), MemoryError> {
         let page = self.ready[at].page;

@@ -73,8 +73,8 @@ impl Space {
         count
     }
 
-    /// Makes a userfaultfd non-blocking again if its process has changed that: poll reports a blocking one as
-    /// an error, and never as ready.
+    /// Makes a userfaultfd non-blocking again if its process has changed that: poll reports a blocking
+    /// userfaultfd as an error, and never as ready.
     #[cold]
     pub(crate) fn unblock(&self, id: MappingId) {
         let Some(mapped) = self.memory.mappings().get(id) else { return };
@@ -152,8 +152,8 @@ impl Space {
                 return;
             }
         };
-        // The keeper gets the descriptor first: clearing the table of a large region takes a while, in which this
-        // agent may be killed.
+        // The keeper gets the descriptor first: clearing the table of a large region takes a while, and this
+        // agent may be killed meanwhile.
         let (expected, memory) = (self.free_view(), address..address + u64::from(pages) * PAGE_BYTES as u64);
         self.keep(expected, &uffd, memory.clone());
         let mut follow = || {
@@ -161,7 +161,7 @@ impl Space {
                 return Err(NO_FILE_LEFT.to_owned());
             }
             let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
-            // Entries of an earlier view with this number may be left.
+            // The table may still contain entries of an earlier view with this number.
             (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
             let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");

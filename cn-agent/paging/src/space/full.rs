@@ -1,4 +1,4 @@
-//! Handling of a region that has no slots left for pages to be evicted.
+//! Handling of a region in which no slot is free, so that pages without a slot cannot be evicted.
 //!
 //! After a fork each page that either process changes needs a slot of its own. Without a free slot, dirty pages
 //! cannot be evicted, and faults wait for a process to end or to discard memory. After too long a wait the process
@@ -18,7 +18,7 @@ use cxloe_cn_core::transfers::Transfers;
 /// Interval of checks whether pages can be evicted again.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Time with free slots after which a new lack of slots is reported again.
+/// Time that a region must have had free slots before another lack of slots is reported.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
 /// State of a space whose region is full while faults wait for slots.
@@ -64,8 +64,8 @@ impl Space {
         }
     }
 
-    /// Handles growth of the region behind its first `from` bytes, to a total of `bytes` reachable bytes. Returns
-    /// whether private memory has got more pages; other memory keeps the size of its mapping.
+    /// Handles memory that was added to the region at offset `from`; the region now has `bytes` reachable
+    /// bytes. Returns whether private memory has gained pages; other memory keeps the size of its mapping.
     pub(crate) fn grown(&mut self, from: u64, bytes: u64) -> bool {
         let pages = whole_pages(bytes);
         // A new part is not used if the part before it could not be attached.
@@ -76,7 +76,7 @@ impl Space {
         self.options.pages = pages;
         self.shared_state.set_pages(pages);
         self.pager.grow(pages);
-        // The wait limit starts anew for faults that wait for slots.
+        // Faults that wait for slots get the full wait limit again.
         self.full = None;
         tracing::info!(region = self.options.region, pages, "the region has room for more pages");
         true

@@ -10,7 +10,7 @@ use crate::member::{MemberMessage, ranges};
 use crate::memory::{KernelMemory, Mapped};
 use crate::shared_state;
 
-/// Text for the loss of a region's pages: the reason, and the remedy.
+/// Message for members about lost pages of a region, with the reason and the remedy.
 fn loss(region: &str, error: EngineError) -> String {
     let remedy = if region.starts_with(TEMPORARY) {
         "start the program again when `gmm list -M` shows its memory nodes reachable".into()
@@ -126,7 +126,8 @@ impl Space {
         let gone = |(id, mapped): (MappingId, &Mapped)| {
             match &mapped.link {
                 None if shared && shared_state::started(mapped.pid).is_none() => return Some(id),
-                // Another process may have a copy of the connection: it stays open, but no answer comes.
+                // Another process may hold a duplicate of the connection, which then stays open after the
+                // member's end. So only a process with unanswered orders is checked.
                 Some(link) if !link.is_busy() => {}
                 _ if shared => {}
                 _ => mapped.check_alive(),

@@ -74,7 +74,7 @@ pub struct Space {
     /// Socket to which descriptors of forked children are sent.
     keeper: Option<ClosedElsewhere<OwnedFd>>,
     pub(super) takeover: Option<ExpectedProcesses>,
-    /// Reason why the most recent child that cannot be served is not served.
+    /// Reason why the most recent unserved child cannot be served.
     pub(super) denied: Option<String>,
     /// Whether the space was adopted from a dead agent, whose record of discarded pages is lost.
     pub(super) adopted: bool,
@@ -199,12 +199,12 @@ impl Space {
         }
     }
 
-    /// Counts the space in the share of `user`.
+    /// Counts the space against the share of `user`.
     pub fn charge_to(&mut self, user: Option<u32>) {
         self.options.user = user;
     }
 
-    /// Parameters of the space, with the present limit.
+    /// Parameters of the space, with the present limit of resident pages.
     pub fn options(&self) -> &SpaceOptions {
         &self.options
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!             suspend                written back, all pages removed
-//!   served ------------> leaving -----------------------------------> held <--- made for a region that is not here yet
+//!   served ------------> leaving -----------------------------------> held <--- created: region not attached
 //!      ^                    |                                           |
 //!      +--------------------+------------ serve_again -----------------+
 //! ```
@@ -14,7 +14,7 @@ use cxloe_cn_core::transfers::Transfers;
 use super::write_back::WriteBackRequest;
 use super::{ONLY, Space};
 
-/// First HPA of a space whose region is not attached here.
+/// Placeholder HPA of a space whose region is not attached to this compute node.
 pub(crate) const NOWHERE: u64 = u64::MAX;
 /// Maximum number of pages in the list of pages that will be used soon: 1 GiB of memory.
 const HOT_MAX: usize = 1 << 18;
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Suspension {
 }
 
 impl Space {
-    /// Makes this a space whose region is not attached here yet.
+    /// Marks the space's region as not attached to this compute node yet: faults wait.
     #[must_use]
     pub fn held(mut self) -> Space {
         (self.options.hpa, self.suspension) = (NOWHERE, Some(Suspension::Held));
@@ -60,7 +60,7 @@ impl Space {
         self.suspension.is_some()
     }
 
-    /// Whether no page is resident, and none becomes resident.
+    /// Whether no page is resident, and no page can become resident.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         matches!(self.suspension, Some(Suspension::Held))
@@ -70,7 +70,7 @@ impl Space {
         !self.is_held()
     }
 
-    /// Records that the region is not attached here any more.
+    /// Records that the region is no longer attached to this compute node.
     pub(crate) fn region_left(&mut self) {
         self.options.hpa = NOWHERE;
     }

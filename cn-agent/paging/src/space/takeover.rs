@@ -22,8 +22,8 @@ pub(crate) struct ExpectedProcesses {
 #[derive(Debug)]
 struct ExpectedProcess {
     record: Record,
-    /// Pages whose presence only the process's page table shows. The process passes the table when it
-    /// rejoins.
+    /// Pages that may be present or absent: only the process's page table shows it. The process passes the
+    /// table when it rejoins.
     unsettled: Vec<u32>,
 }
 
@@ -43,7 +43,7 @@ impl Space {
     /// Rebuilds the space from its shared state.
     pub(crate) fn take_over(&mut self) -> io::Result<()> {
         let records = self.shared_state.records();
-        // Mappings get new numbers, so members that rejoin are recorded anew.
+        // Mappings get new numbers, so members that rejoin get new records.
         (0..cxloe_cn_core::pager::MAPPINGS_MAX as u16)
             .for_each(|mapping| self.shared_state.set_record(mapping, None));
         self.pager.expect_more();
@@ -91,14 +91,15 @@ impl Space {
         Ok(())
     }
 
-    /// Word by which the files of the process `pid` with this view were confirmed; `None` if that process is
-    /// not expected to rejoin.
+    /// First word of the random content by which the files of the process `pid` with this view were verified;
+    /// `None` if that process is not expected to rejoin.
     pub(crate) fn expected_nonce(&self, view: ViewId, pid: u32) -> Option<u64> {
         let expected = self.takeover.as_ref()?.expected.iter();
         expected.filter(|process| process.is_of(view, pid)).map(|process| process.record.nonce).next()
     }
 
-    /// Removes a process that has rejoined from the expected ones, and settles its pages.
+    /// Removes a rejoined process from the list of expected ones, and has the pager determine which of its
+    /// unsettled pages are present.
     pub(crate) fn rejoined(&mut self, view: ViewId, pid: u32) {
         if let Some(takeover) = &mut self.takeover
             && let Some(at) = takeover.expected.iter().position(|process| process.is_of(view, pid))

@@ -1,8 +1,8 @@
 //! Writing back all pages: on request, and when the region has neither an owner nor a member left.
 //!
-//! Each page is visited once, some pages in each turn; dirty ones are sent. The write-back is complete when
-//! all transfers begun by then have ended without a failure. Pages that become dirty after their visit are
-//! not waited for, so the write-back ends even if a program continues to write.
+//! Each page is visited once, a few pages in each round; dirty pages are sent. The write-back is complete
+//! when all transfers begun by then have ended without a failure. Pages that become dirty after their visit
+//! are not waited for, so the write-back ends even if a program continues to write.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libc::{_IO, _IOR, _IOWR, Ioctl, c_int};
 use nix::errno::Errno;
 
-/// Version of the interface; its ioctls have the same number as their type.
+/// Version of the interface, for `UFFDIO_API`; the type byte of its ioctls has the same value.
 pub const API_VERSION: u64 = 0xAA;
 const TYPE: u32 = 0xAA;
 

@@ -11,17 +11,17 @@ pub enum UffdError {
     /// not continued.
     #[error("the address space is just changing; read the events of the userfaultfd, then try again")]
     Again,
-    /// The page is there already (EEXIST).
+    /// The page is present already (EEXIST).
     #[error("a page is there already; wake the threads that wait for it")]
     Exists,
-    /// The process whose memory it was has ended (ESRCH).
+    /// The process that owned the memory has ended (ESRCH).
     #[error("the process that this memory belonged to has ended")]
     Gone,
-    /// Not whole pages of one registered mapping (ENOENT, EINVAL): unmapped meanwhile, never registered for this, or
-    /// not at page boundaries.
+    /// The range is not whole pages of one registered mapping (ENOENT, EINVAL): it was unmapped meanwhile,
+    /// was never registered for these faults, or does not begin and end at page boundaries.
     #[error("no mapping registered for this covers the range, or the range is not whole pages")]
     NotMapped,
-    /// The file has no page there (EFAULT of [`continue_`](super::Uffd::continue_)).
+    /// The memory file lacks the page to be mapped (EFAULT of [`continue_`](super::Uffd::continue_)).
     #[error("the file has no page there to map; write it through another mapping of the file first")]
     NoPage,
     /// The page is pinned, or shared with a forked child ([`move_`](super::Uffd::move_)); or the range is registered

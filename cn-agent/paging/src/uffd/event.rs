@@ -25,11 +25,11 @@ pub enum UffdEvent {
     Fault {
         /// Address that was accessed, with [`EXACT_ADDRESS`](super::Features::EXACT_ADDRESS); else that of its page.
         address: u64,
-        /// Whether the access is a write, and not a read.
+        /// True for a write, false for a read.
         write: bool,
         /// Whether the page is present and write-protected.
         wp: bool,
-        /// Whether the memory file has the page, but the mapping has not.
+        /// Whether the page is present in the memory file, but absent from the mapping.
         minor: bool,
         /// Number of the thread with [`THREAD_ID`](super::Features::THREAD_ID), else 0.
         thread: u32,

@@ -27,8 +27,8 @@ bitflags! {
         const THREAD_ID = 1 << 8;
         /// Linux 5.13: minor faults are reported for huge page files.
         const MINOR_HUGETLBFS = 1 << 9;
-        /// Linux 5.14: minor faults are reported for shared memory: the file has the page, the mapping has
-        /// not.
+        /// Linux 5.14: minor faults are reported for shared memory: the page is present in the file, but
+        /// absent from the mapping.
         const MINOR_SHMEM = 1 << 10;
         /// Linux 5.18: events give the accessed address, not only that of its page.
         const EXACT_ADDRESS = 1 << 11;
@@ -48,14 +48,14 @@ bitflags! {
         const _ = !0;
     }
 
-    /// Accesses for which a range is registered (`UFFDIO_REGISTER_MODE_*`).
+    /// Kinds of access that are faults in a registered range (`UFFDIO_REGISTER_MODE_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Modes: u64 {
         /// An access to an absent page.
         const MISSING = 1 << 0;
         /// A write to a write-protected page.
         const WRITE_PROTECT = 1 << 1;
-        /// An access to a page that the memory file has and the mapping has not.
+        /// An access to a page that is present in the memory file, but absent from the mapping.
         const MINOR = 1 << 2;
     }
 

@@ -44,11 +44,12 @@ pub use features::{Features, Ioctls, Modes};
 pub use pages::Access;
 pub use probe::{FaultScope, Probe, probe};
 
-/// Page size in bytes, of which all addresses and lengths here are multiples.
+/// Page size in bytes. All addresses and lengths in this module are multiples of it.
 pub const PAGE: u64 = 4096;
 
-/// One userfaultfd. When its last duplicate in any process is closed, its ranges are unregistered, and their absent
-/// pages silently read as zeros: a process whose data is elsewhere must keep a duplicate.
+/// One userfaultfd. When its last duplicate in any process is closed, its ranges are unregistered, and their
+/// absent pages silently read as zeros: a program that stores the data of these pages elsewhere must keep a
+/// duplicate open.
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,

@@ -46,7 +46,7 @@ pub(crate) fn read<const N: usize>(table: &File, address: u64) -> io::Result<[u6
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.map(u64::from_le_bytes)) }
 }
 
-/// Whether this kernel shows protection in the entries, tried with a page of this process.
+/// Tests with a page of this process whether this kernel shows write protection in the entries.
 pub fn shows_protection() -> bool {
     try_protection().unwrap_or(false)
 }

@@ -54,14 +54,15 @@ impl Uffd {
         Ok(Ioctls::from_bits_retain(register.ioctls))
     }
 
-    /// Unregisters `range`, and wakes threads that wait there: its absent pages read as zeros from now on.
+    /// Unregisters `range`, and wakes the threads that wait for its pages: absent pages read as zeros from
+    /// now on.
     pub fn unregister(&self, range: Range<u64>) -> Result<(), UffdError> {
         // SAFETY: only registered ranges are affected, whose pages belong to the registrant.
         unsafe { self.on_span("UFFDIO_UNREGISTER", abi::UNREGISTER, &range) }
     }
 
     /// Fills absent pages from `dst` on with `data`. Returns the number of bytes filled; it is smaller than
-    /// `data.len()` if an error occurred between two pages, which the next call returns.
+    /// `data.len()` if an error occurred after some of the pages; the next call then returns that error.
     ///
     /// # Errors
     /// Those of [`UffdError`] except `NoPage` and `Busy`. `NotMapped` also if `data` is not whole pages.

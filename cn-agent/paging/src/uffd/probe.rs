@@ -17,7 +17,7 @@ pub enum FaultScope {
 pub struct Probe {
     /// All features of this kernel. EVENT_FORK needs CAP_SYS_PTRACE in addition.
     pub features: Features,
-    /// Operations on a userfaultfd that this kernel has.
+    /// Operations on a userfaultfd that this kernel supports.
     pub ioctls: Ioctls,
     /// Faults that can be served for this user.
     pub way: FaultScope,

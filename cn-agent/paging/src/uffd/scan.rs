@@ -53,7 +53,7 @@ bitflags! {
     }
 }
 
-/// Neighbouring pages of the same categories.
+/// Run of adjacent pages in the same categories: one entry of the list that a scan returns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageRun {

@@ -128,7 +128,7 @@ fn relax(spins: &mut u32) {
     }
 }
 
-/// A link whose failure counts as an outage: transfers wait, up to their limit, for its end.
+/// A link whose failure counts as an outage: transfers wait, up to their limit, for the end of the outage.
 struct Enduring<'a, S>(Stamped<'a, S>);
 
 impl<S: FnMut() -> Time> Frames for Enduring<'_, S> {

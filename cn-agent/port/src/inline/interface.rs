@@ -2,10 +2,10 @@
 //! closed after its last.
 //!
 //! ```text
-//!   open --> the interface's lock --none yet--> link, registration, port, keeper
-//!                |  the region: manager --> attached to a separate engine --> adopted by the port's
+//!   open --> the interface's lock --first region--> link, registration, port, keeper
+//!                |  the region: manager --> attached to a separate engine --> adopted by the port's engine
 //!                v
-//!            InlineRegion --end--> routes taken away; with the last one: sessions, link and registration end
+//!            InlineRegion --end--> routes removed; with the last region: sessions, link and registration end
 //! ```
 //!
 //! The lock is held while a region is added or removed, including the wait for its memory nodes. A faulting thread

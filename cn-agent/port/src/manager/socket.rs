@@ -77,9 +77,9 @@ impl Sockets {
     }
 }
 
-/// A socket that is written one buffer at a time. The standard library writes one with `MSG_NOSIGNAL`, and several
-/// (as rustls has them written) without: the signal SIGPIPE ends a C program that has mapped a region when its manager
-/// hangs up.
+/// A socket that is written one buffer at a time. The standard library writes a single buffer with
+/// `MSG_NOSIGNAL`, but several buffers at once, as rustls requests, without it. Then the signal SIGPIPE would
+/// end a C program that has mapped a region when its manager hangs up.
 struct OneBuffer(TcpStream);
 
 impl Read for OneBuffer {

@@ -1,5 +1,5 @@
-//! The interposed functions `malloc`, `free` and the like. A block is given back to its own allocator, in any stage:
-//! the window's heap, the boot arena, or the next allocator behind this library.
+//! The interposed functions `malloc`, `free` and the like. In every stage, a block is returned to the
+//! allocator that it came from: the window's heap, the boot arena, or the next allocator behind this library.
 
 #![expect(unsafe_code, reason = "malloc and the like are exported by name, and take raw pointers")]
 

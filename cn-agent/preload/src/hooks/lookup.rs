@@ -1,6 +1,7 @@
-//! The interposed function `dlsym`, for lookups by the C library's own handle: a name that this library interposes
-//! resolves to the function here, as it does in the program. `dlsym(dlopen("libc.so.6"), "free")`, by which
-//! interpreters call C functions (Python's ctypes), would otherwise pass blocks of the window to the C library.
+//! The interposed function `dlsym`, for lookups with the handle of the C library: the name of an interposed
+//! function resolves to the function of this library, as it does in the program. `dlsym(dlopen("libc.so.6"),
+//! "free")`, by which interpreters call C functions (Python's ctypes), would otherwise pass blocks of the
+//! window to the C library.
 //!
 //! The result is replaced only if it is the function that would have been called without this library: interposers in
 //! between, and another namespace's C library, are left alone. Other lookups jump to the C library's `dlsym`, because

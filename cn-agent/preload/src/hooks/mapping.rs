@@ -1,4 +1,5 @@
-//! The interposed functions `mmap` and the like, by their names; what they do is in the module `mapping`.
+//! The interposed functions `mmap` and the like, under the C library's names. The module `mapping` implements
+//! them.
 
 #![expect(unsafe_code, reason = "mmap and the like are exported by name, and take raw pointers")]
 

@@ -1,6 +1,6 @@
-//! The interposed functions for signals: SIGSYS belongs to this library while system calls on the window are trapped
-//! (module `traps`). The program's disposition is kept for it, and the signal is never blocked: the kernel ends a
-//! process that is trapped while SIGSYS is blocked.
+//! The interposed functions for signals: SIGSYS belongs to this library while system calls on the window are
+//! trapped (module `traps`). This library records the disposition that the program sets, and never lets the
+//! signal be blocked: the kernel ends a process that is trapped while SIGSYS is blocked.
 
 #![expect(unsafe_code, reason = "sigaction and the like are exported by name, and take raw pointers")]
 

@@ -103,8 +103,8 @@ fn judge_agent_link(counters: &Counters) -> Check {
     )
 }
 
-/// Names the kernel interface by which a running agent sleeps until frames arrive. Never a warning: each one
-/// works.
+/// Names the kernel interface by which a running agent sleeps until frames arrive. Never a warning, because
+/// each interface works.
 fn judge_sleep(counters: &Counters) -> Check {
     let way = if counters.sleeps_by.is_empty() { "it has not slept yet" } else { &counters.sleeps_by };
     Check::ok(Group::Daemon, "sleeps by", way)

@@ -34,7 +34,7 @@ use crate::cli::failure::of_agent;
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Maximum wait for the thread of an arrival once QEMU has ended.
 const FINISH_MAX: Duration = Duration::from_secs(10);
-/// Exit code, less the signal's number, after a signal that ended the wait: the one that shells use.
+/// Base of the exit code after a signal that ended the wait; the signal's number is added, as in shells.
 const SIGNAL_CODE: i32 = 128;
 
 /// Listening socket for sources, by TCP or on this machine.
@@ -84,7 +84,8 @@ impl Listener {
         Ok(stream)
     }
 
-    /// Waits for a connection. Returns the number of a termination signal that arrives first as the error.
+    /// Waits for a connection. If a termination signal arrives first, returns the signal's number as the
+    /// error.
     fn next(&self) -> Result<Stream, i32> {
         let mut all = SigSet::empty();
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| all.add(signal));

@@ -48,8 +48,7 @@ pub enum VmAction {
     Move(departure::MoveArgs),
 }
 
-// Written by hand, because clap cannot derive an optional group of arguments some of which are required in
-// the group.
+// Written by hand, because clap cannot derive an optional group with arguments that are required within it.
 impl Args for VmArgs {
     fn augment_args(command: clap::Command) -> clap::Command {
         let command = VmAction::augment_subcommands(MachineArgs::augment_args(command));

@@ -107,7 +107,7 @@ pub fn serve_uffd(args: &ServeUffdArgs) -> Result<(), Failure> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MachineEnd {
-    /// The machine ended by itself, or a signal came before any machine.
+    /// The machine ended by itself, or a signal arrived before any machine connected.
     Ended,
     /// The machine was killed, because its memory could no longer be served.
     Killed,

@@ -74,7 +74,7 @@ impl Ring {
         for done in ring.completion() {
             let (of, at) = ((done.user_data() >> 32) as u32, done.user_data() as u32);
             if let Some(place) = places.get_mut(at as usize).filter(|_| of == *generation) {
-                // An error counts as ready: the user of the descriptor then meets the error.
+                // An error counts as ready: the user of the descriptor then gets the error.
                 place.has = if done.result() < 0 { libc::POLLERR } else { done.result() as i16 };
                 idle.push(at);
             }

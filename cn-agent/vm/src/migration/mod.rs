@@ -1,6 +1,6 @@
-//! Virtual machines that move to another compute node while they run, without their memory being copied: the region that
-//! is the memory is handed over, and QEMU's own migration carries the state of devices and vCPUs alone
-//! (`x-ignore-shared`).
+//! Virtual machines that move to another compute node while they run, without their memory being copied: the
+//! region that holds the memory is handed over, and QEMU's own migration carries the state of devices and
+//! vCPUs alone (`x-ignore-shared`).
 //!
 //! | module | content |
 //! |---|---|

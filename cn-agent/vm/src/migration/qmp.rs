@@ -1,7 +1,7 @@
 //! Connection to QEMU's machine protocol (QMP): commands with time limits, and the events of a migration.
 //!
-//! A thread reads QEMU's lines. While QEMU's main loop waits for a page of guest memory, no answer comes: each command
-//! has a time limit, and an answer that comes after it is dropped.
+//! A thread reads QEMU's lines. While QEMU's main loop waits for a page of guest memory, it answers no
+//! command. So each command has a time limit, and a later answer is dropped.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -94,7 +94,7 @@ impl Qmp {
         self.send(command, &arguments, None)
     }
 
-    /// Passes a descriptor to QEMU, by which commands refer to it as `name`.
+    /// Passes a descriptor to QEMU; later commands refer to the descriptor as `name`.
     ///
     /// # Errors
     /// Any [`QmpError`].
@@ -132,7 +132,7 @@ impl Qmp {
         }
     }
 
-    /// The next status of a migration; `None` if none comes within `limit`.
+    /// The next status of a migration; `None` if QEMU reports none within `limit`.
     ///
     /// # Errors
     /// [`QmpError::Gone`].

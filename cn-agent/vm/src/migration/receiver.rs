@@ -24,13 +24,13 @@ use super::target::{TargetEnd, TargetMove, TargetOutcome, TargetStep};
 
 /// Maximum number of bytes of state that wait for QEMU while the guest still runs at the source.
 const QUEUE_MAX: usize = 64 << 20;
-/// Longest wait of one request to the agent for the region.
+/// Maximum time that one request to the agent waits for the region, in milliseconds.
 const LOOK_MS: u64 = 500;
 /// Interval of checks of QEMU's status.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval of messages to the user during a long wait.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
-/// Longest time in which QEMU loads its state once the memory is here.
+/// Maximum time for QEMU to load its state once the agent serves the memory.
 const LOAD_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of pages in one request to the agent.
 const NOTES_MAX: usize = 2000;

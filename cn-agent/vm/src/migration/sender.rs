@@ -377,7 +377,8 @@ impl<'a> Departure<'a> {
                 .map_err(|error| failed(&error))?;
             qmp.give(STATE_FD, of_qemu.as_fd()).map_err(|error| failed(&error))?;
         }
-        // QEMU has a copy. The relay finds the end of the state only when all copies are closed.
+        // QEMU has a duplicate of this descriptor. The relay reaches the end of the state only when all
+        // duplicates are closed.
         drop(of_qemu);
         let peer = self.peer.as_ref().ok_or("there is no connection to the target")?;
         let sender = Arc::clone(&peer.sender);

@@ -199,7 +199,7 @@ impl SourceMove {
         };
     }
 
-    /// Next step that undoes the move; `reason` counts unless there is an earlier one.
+    /// Next step that undoes the move; `reason` is recorded unless an earlier reason is.
     fn undo(&mut self, reason: String) -> Option<SourceStep> {
         let reason = self.reason.get_or_insert(reason).clone();
         if self.suspended {

@@ -54,7 +54,7 @@ pub enum TargetEnd {
 pub struct TargetMove {
     next: Option<TargetStep>,
     reason: String,
-    /// Whether the guest may have run here, so that the source's state of it is out of date.
+    /// Whether the guest may have run at the target, so that the guest's state at the source is out of date.
     may_have_run: bool,
     end: Option<TargetEnd>,
 }

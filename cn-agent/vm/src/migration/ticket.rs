@@ -68,7 +68,7 @@ impl Ticket {
         text.parse().map_err(|()| TicketError::Content(path.into()))
     }
 
-    /// Reads the ticket at `path`, or writes a new one of these bytes there if there is no file.
+    /// Reads the ticket at `path`; if that file does not exist, creates it with `bytes` as the secret.
     ///
     /// # Errors
     /// Any [`TicketError`].

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   the shell's completion script --(words up to the cursor)--> the program itself --> the manager or the agent
-//!                                 <------ names, one a line --                     <-- what there is
+//!                                 <------ names, one a line --                     <-- all names
 //! ```
 //!
-//! A script asks its program by [`WORDS_VARIABLE`]. The program answers quickly or prints nothing: a key press must not
-//! end in an error message.
+//! A script asks its program for names through the variable [`WORDS_VARIABLE`]. The program answers quickly
+//! or prints nothing: a key press must not end in an error message.
 
 use clap::{Arg, Command};
 use clap_complete::Shell;
@@ -143,7 +143,7 @@ impl<'a> Reading<'a> {
             let command = self.command;
             let is_of = |letter: char| command.get_arguments().find(|arg| arg.get_short() == Some(letter));
             let mut letters = letters.char_indices().map(|(at, letter)| (letters.len() - at, is_of(letter)));
-            // A value may follow its letter within the word.
+            // The value of a short option may follow the option's letter in the same word.
             let takes =
                 letters.find_map(|(left, arg)| arg.filter(|arg| takes_value(arg)).map(|arg| (left, arg)));
             self.option = takes.filter(|(left, _)| *left == 1).map(|(_, arg)| arg);
@@ -208,7 +208,8 @@ _{function}__or_names() {{
 
 "#
             );
-            // Before the lines that register the function, which are at the end.
+            // The addition goes before the lines that register the completion function, at the end of the
+            // script.
             let place = text.rfind("\nif [[").unwrap_or(text.len());
             let (functions, registration) = text.split_at(place);
             let registration = registration.replace(

@@ -1,4 +1,4 @@
-//! Failure of a command: a message for people and an exit code for scripts.
+//! Failure of a command: an error message, and an exit code for scripts.
 
 use std::process::ExitCode;
 

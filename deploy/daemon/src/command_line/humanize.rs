@@ -1,4 +1,4 @@
-//! Numbers of results in a form for people: sizes, addresses, times, by the names of their fields.
+//! Human-readable numbers in results: sizes, addresses and times, recognised by the names of their fields.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -38,7 +38,7 @@ const MOMENTS: [&str; 7] =
 /// Last point in time with a year of four digits; RFC 3339 has no later one.
 const MOMENT_MAX_MS: u64 = 253_402_300_799_999;
 
-/// Replaces the numbers of a result, nested ones included, by text for people.
+/// Replaces the numbers of a result, nested ones included, by human-readable text.
 fn humanize(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(humanize),
@@ -54,7 +54,7 @@ fn humanize(value: &mut Value) {
     }
 }
 
-/// Text of a number for people; `None` if the number stays as it is.
+/// Human-readable text of a number; `None` if the number stays as it is.
 fn text(key: &str, number: u64) -> Option<String> {
     if SIZES.contains(&key) {
         Some(human_bytes(number))

@@ -1,6 +1,6 @@
-//! Results on standard output: tables on a terminal; JSON if asked for (`--json`, or `--cxl` in the form of the CXL
-//! tools) or if standard output is no terminal. JSON has sizes and addresses as integers, or with `-u` as text for
-//! people.
+//! Results on standard output: tables on a terminal; JSON if asked for (`--json`, or `--cxl` in the form of
+//! the CXL tools) or if standard output is no terminal. JSON has sizes and addresses as integers, or with
+//! `-u` as human-readable text.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use super::{Failure, result_table};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputForm {
-    /// Tables, with numbers as text for people.
+    /// Human-readable tables; numbers are formatted for reading.
     Table,
     Json,
     /// JSON in the layout of the CXL tools: an empty array has two lines; results of several kinds are an array with
@@ -69,8 +69,8 @@ pub fn value(item: impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(item).map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
 }
 
-/// Prints a result. If `human` is set, numbers are text for people, as they always are in tables. An empty list prints
-/// no table: the caller reports on standard error that there is nothing.
+/// Prints a result. If `human` is set, numbers are human-readable text, as always in tables. An empty list
+/// prints no table: the caller reports on standard error that there is nothing.
 ///
 /// # Errors
 /// When standard output is closed.

@@ -28,8 +28,8 @@ fn read_folder(path: &Path) -> Folder {
     }
 }
 
-/// Judges the folder at `path`, which is for `name` and needs room for `needed` bytes; the option `flag` names another
-/// folder.
+/// Judges the folder at `path` for the files that `name` describes: it has to be writable, with `needed`
+/// bytes free. `flag` is the option that selects another folder.
 pub fn folder_for_files(name: &str, path: &Path, needed: u64, flag: &str) -> Check {
     judge_folder(name, path, read_folder(path), needed, flag)
 }

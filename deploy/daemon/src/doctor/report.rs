@@ -1,4 +1,4 @@
-//! All checks of one run: as a table for people, as JSON for programs, and as an exit code.
+//! All checks of one run: as a human-readable table, as JSON, and as an exit code.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -51,7 +51,7 @@ impl Report {
         }
     }
 
-    /// The report for people: the findings, then the advice, the worst first.
+    /// Human-readable report: the findings, then the advice, the worst first.
     pub fn text(&self) -> String {
         let mut table = new_table(["", "verdict", "check", "found"]);
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);

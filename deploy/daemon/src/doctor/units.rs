@@ -1,4 +1,4 @@
-//! Sizes as text for people.
+//! Sizes as human-readable text.
 
 /// Text of a size in the largest unit that fits, with two decimals unless the unit divides it: `16 GiB`, `1.50 MiB`.
 pub fn size(bytes: u64) -> String {

@@ -61,7 +61,7 @@ impl<K> Connections<K> {
 
     /// True if one more connection can be admitted, if need be by an eviction.
     pub fn has_room(&self) -> bool {
-        // At any time: a connection that is not due can be evicted as well, if no other can.
+        // The time does not matter: a connection that is not due can be evicted as well, if no other can.
         self.permits.has_room(0)
     }
 

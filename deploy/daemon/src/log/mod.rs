@@ -1,7 +1,7 @@
 //! Log of a daemon: lines on standard error, with a form and a filter set by options.
 //!
 //! ```text
-//!   any thread --event--> Targets --> CallSites: so many from one place --> formatted --> queue --> log thread --> stderr
+//!   any thread --event--> Targets --> CallSites: limit per call site --> formatted --> queue --> log thread --> stderr
 //! ```
 //!
 //! A thread that logs never waits and never fails: the `queue` is bounded, and only its own thread writes. Lines that
@@ -36,7 +36,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable lines.
     #[default]
     Text,
     /// One JSON object per line.

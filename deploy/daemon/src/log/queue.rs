@@ -169,7 +169,7 @@ fn write(mut bytes: &[u8]) -> Result<(), (usize, Errno)> {
         match nix::unistd::write(stderr.as_fd(), bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::EINTR) => {}
-            // Another process with the same open file may have made it non-blocking.
+            // Another process with the same open file may have made standard error non-blocking.
             Err(Errno::EAGAIN) => {
                 let mut set = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
                 poll(&mut set, PollTimeout::NONE).map_err(|errno| (all - bytes.len(), errno))?;

@@ -34,7 +34,8 @@ pub struct Definition {
     pub help: &'static str,
 }
 
-/// The table of a daemon's metrics: a [`Definition`] by each name, and `ALL` of them in this order.
+/// Defines the table of a daemon's metrics: a static [`Definition`] for each name, and `ALL`, which lists
+/// them in this order.
 ///
 /// ```
 /// cxloe_daemon::metrics_table! {
@@ -158,7 +159,8 @@ impl Scrape {
         self.add(metric, labels, sample);
     }
 
-    /// Sets the state: 1 for `current`, 0 for all others of `all`. The state is the value of the last label.
+    /// Sets the time series of each state in `all`: 1 for `current`, 0 for the others. The state is the value
+    /// of the last label.
     pub fn state(&mut self, metric: &'static Definition, labels: &[&str], all: &[&str], current: &str) {
         for state in all {
             self.set(metric, &[labels, &[state]].concat(), *state == current);
@@ -206,7 +208,7 @@ impl Scrape {
     /// Returns the text for Prometheus: exposition format 0.0.4, by name, [`PROCESS`] at the end.
     ///
     /// # Errors
-    /// The encoder refuses a metric, which happens with none of a daemon.
+    /// The encoder refuses a metric; no daemon has such a metric.
     pub fn encode(self) -> Result<String, prometheus::Error> {
         let family = |(metric, samples): (&Definition, Vec<Metric>)| {
             let mut family = MetricFamily::default();

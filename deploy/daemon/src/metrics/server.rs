@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     crate::metrics_table! {
-        /// Whether it is so.
+        /// Test gauge without labels.
         SO: Gauge "so" [];
     }
 

@@ -1,4 +1,5 @@
-//! Commands for tokens and joined nodes, the records on which [`crate::rights`] decides.
+//! Commands for tokens and joined nodes. [`crate::rights`] decides on access from the records that they
+//! change.
 
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{Digest, EventKind, Health, Mac, PublicKey, Role};
@@ -101,7 +102,8 @@ impl Manager {
         // removed.
         let former = other.map(|other| other.node.clone());
         let before = self.state.joined.get(node);
-        // The connection proved neither the new key nor the former one: it may come from another machine.
+        // The node has a new key, and the connection did not prove the former key: the request may come from
+        // another machine.
         let takes_over = before.is_some_and(|before| before.tls != *tls && proved != Some(before.tls));
         if takes_over && !take_over && self.is_running(node) {
             return refused(

@@ -3,18 +3,19 @@
 //!
 //! **No request made for a region may reach a later region at the same addresses.** A request reaches the memory at an
 //! address as long as a memory node maps it for that compute node and the request can still be carried out: the compute
-//! node has no answer yet and retransmits it, or a frame of it is in the network. So a range is reused only when both
-//! conditions have ended:
+//! node has no answer yet and retransmits the request, or one of its frames is in the network. So a range is reused
+//! only when it is unmapped, and quiet or old:
 //!
 //! * *unmapped*: each memory node of the range has given the result of its `UnmapCmem` or `HandOver`, and refuses later
 //!   requests. Only then is the leg removed or its owner changed, and its range recorded here ([`Retired`]).
-//! * *quiet*, for ranges of the present agent: the agent reports that it has received the end of the region, after
-//!   which it makes no request for it, and that every earlier request has ended ([`ComputeNodeSync::quiet`]). A request
-//!   that has ended was either answered, and a memory node carries out each number of a session once (R2 of the
-//!   protocol); or its session was closed, and no memory node takes its frames since the next one was opened.
-//! * or, for ranges of an earlier agent (another instance id): the present agent has been registered for
-//!   [`QUARANTINE_MS`], which must pass in any case. It retransmits nothing of the earlier agent, its sessions are new
-//!   and end the old ones, and no network delays a frame for so long.
+//! * *quiet*, for ranges of the present agent: the agent reports that it was told of the region's end, after which
+//!   it makes no request for the region, and that every earlier request has ended ([`ComputeNodeSync::quiet`]). An
+//!   ended request was either answered, and a memory node carries out each number of a session once (R2 of the
+//!   protocol); or its session was closed, and no memory node accepts frames of that session since the next one
+//!   was opened.
+//! * *old*, for ranges of an earlier agent (another instance id): the present agent has been registered for
+//!   [`QUARANTINE_MS`], which must pass in any case. The present agent retransmits nothing of the earlier one, its
+//!   sessions are new and end the old ones, and no network delays a frame for that long.
 //!
 //! [`ComputeNodeSync::quiet`]: cxloe_fabric::api::ComputeNodeSync::quiet
 
@@ -94,7 +95,7 @@ impl Manager {
 
     /// Returns true if no request made for the range can be carried out any more.
     fn is_over(&self, owner: &ComputeNode, range: &Retired) -> bool {
-        // However many agents there were before, the registration of the present one counts.
+        // Only the registration of the present agent counts, however many agents there were before.
         let registered = self.registered_ms.get(&owner.cn_id);
         let alone = registered.is_some_and(|since| since.saturating_add(QUARANTINE_MS) <= self.now_ms);
         alone && (range.instance_id != owner.instance_id || owner.quiet >= range.event)
@@ -130,7 +131,8 @@ fn merge(owner: &mut ComputeNode) {
         if range.instance_id == instance_id && range.event <= quiet {
             range.event = 0;
         } else if range.instance_id != instance_id {
-            // The earlier agents need no distinction, so all their ranges get one id and can be merged.
+            // The same rule applies to ranges of all earlier agents, so they all get one id and can be
+            // merged.
             (range.instance_id, range.event) = (instance_id.wrapping_add(1), 0);
         }
     }

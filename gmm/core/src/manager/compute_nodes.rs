@@ -11,8 +11,8 @@ use super::memory_nodes::is_single_address;
 use super::{COMPUTE_NODES_MAX, Change, EVENTS_PER_ANSWER_MAX, Initialisation, Manager, ManagerError};
 
 impl Manager {
-    /// Returns the answer to the registration of a compute node that has seen `seen`; `None` if no compute
-    /// node has this id.
+    /// Returns the answer to the registration of a compute node; `seen` is the latest watermark that the node
+    /// has seen. `None` if no compute node has this id.
     pub fn compute_node_registered(&self, cn: CnId, seen: Watermark) -> Option<ComputeNodeRegistered> {
         let node = self.state.compute_nodes.get(&cn)?;
         Some(ComputeNodeRegistered {
@@ -75,7 +75,8 @@ impl Manager {
         own.chain(self.regions_read_by(cn)).collect()
     }
 
-    /// Returns the compute node that an owner names; an unused CN id gives the record of a new compute node.
+    /// Returns the record of the compute node that `owner` identifies. For a CN id without a record, returns
+    /// the record of a new compute node.
     pub(super) fn owner(&self, owner: &Owner) -> Result<ComputeNode, ManagerError> {
         match (self.find_compute_node(owner), owner) {
             (Some(node), _) => Ok(node.clone()),
@@ -87,7 +88,7 @@ impl Manager {
         }
     }
 
-    /// Returns the record of the compute node that an owner names.
+    /// Returns the record of the compute node that `owner` identifies.
     ///
     /// # Errors
     /// [`ManagerError::NoComputeNode`] if there is none with this name or CN id.
@@ -154,7 +155,7 @@ impl Manager {
         if unsettled {
             self.agent_replaced(cn_id);
         }
-        // No release by the former agent is to be waited for, nor will it write back.
+        // The former agent will neither release a region nor write back, so nothing waits for it any more.
         if another {
             self.stop_moves_from(cn_id);
             self.link_down(cn_id);
@@ -217,7 +218,8 @@ impl Manager {
     }
 
     /// Returns the compute node whose record is removed to make room for another: of those without regions
-    /// and bindings, the one that registered longest ago. So invented ids displace other invented ids.
+    /// and bindings, the one that registered longest ago. Records for invented ids therefore displace one
+    /// another.
     fn idle_compute_node(&self) -> Option<CnId> {
         let idle = self.state.compute_nodes.values().filter(|node| {
             let asked_for = node.quota.is_some() || node.held_by_hand || node.key.is_some();
@@ -266,8 +268,9 @@ impl Manager {
         }
     }
 
-    /// Removes the record of a compute node that will not return. A compute node that does return keeps the watermark
-    /// it has seen of this fabric: it registers as a new one, without regions, and follows this manager.
+    /// Removes the record of a compute node that will not return. If the node returns nevertheless, it
+    /// registers as a new one, without regions. It still follows this manager, because it keeps the watermark
+    /// that it has seen of this fabric.
     pub(super) fn forget_compute_node(&mut self, owner: &Owner) -> Result<(), ManagerError> {
         let node = self.known_compute_node(owner)?;
         if let Some(reason) = self.why_needed(&node) {

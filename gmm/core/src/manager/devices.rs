@@ -1,5 +1,6 @@
 //! Logical devices: capacity reserved for them, their bindings to compute nodes, and unbinding. A change of
-//! one logical device leaves the mappings, sessions and links of the others on its memory node as they are.
+//! one logical device does not touch the mappings, sessions and links of the other logical devices on its
+//! memory node.
 
 use cxloe_fabric::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
 use cxloe_fabric::model::{
@@ -300,8 +301,8 @@ impl Manager {
         Ok(cn)
     }
 
-    /// Ends an unbinding of a device, and removes a device without reserved capacity, once `cn` has no memory
-    /// on `node`. Memory that is being zeroed does not count: it belongs to no compute node.
+    /// Ends the binding of a device that is being unbound or has no reserved capacity, once `cn` has no
+    /// memory on `node`. Memory that is being zeroed does not count: it belongs to no compute node.
     pub(super) fn device_emptied(&mut self, node: &Name, cn: CnId) {
         let Some(id) = self.index.ld_of(cn, node).filter(|_| self.index.used(node, cn) == 0) else { return };
         let mut ld = self.logical_device(node, id);

@@ -11,7 +11,7 @@ pub enum ManagerError {
     OutOfRange {
         /// Text: the value and its place in the request.
         what: String,
-        /// Text at the end of the message.
+        /// Reason of the refusal, which the error message ends with.
         reason: String,
     },
     #[error("there is no region {0}")]
@@ -76,7 +76,7 @@ pub enum ManagerError {
     BadAcknowledgement {
         node: Name,
         acked_seq: u64,
-        /// Text at the end of the message.
+        /// Reason of the refusal, which the error message ends with.
         reason: String,
     },
     #[error("memory node {node} registers {change} while regions lie on it")]
@@ -149,7 +149,7 @@ pub enum ManagerError {
         bytes: u64,
         /// Memory node that the part was to move to.
         memory_node: Name,
-        /// Bytes free there for the region's owner.
+        /// Bytes free on that memory node for the region's owner.
         free: u64,
         /// Extent size of the memory node in bytes, which has to divide the size of the part.
         extent: u64,
@@ -193,7 +193,7 @@ pub enum ManagerError {
         /// Text: `has no capacity`, or `is not bound`.
         lacks: &'static str,
     },
-    /// A vPPB, an LD, and a memory node that is given away whole have one binding at a time.
+    /// A vPPB, an LD, or a memory node that is allocated as a whole can have only one binding at a time.
     #[error("{what} is bound already, to {holder}")]
     Bound {
         /// Text, such as `LD 3 of mn0`.
@@ -201,7 +201,8 @@ pub enum ManagerError {
         /// Text, such as `CN 02:00:00:00:00:01`.
         holder: String,
     },
-    /// The request names a slice of a memory node without slices, or no slice of one that has slices.
+    /// The request names an LD of a memory node that is allocated as a whole (SLD), or names no LD of one
+    /// that is allocated in slices (MLD).
     #[error("memory node {node} is given away {}", match kind { DeviceKind::Sld => "whole (SLD): it has no slices", DeviceKind::Mld => "in slices (MLD): name one of them" })]
     WrongKind { node: Name, kind: DeviceKind },
     #[error("LD {ld} of memory node {node} cannot shrink to {}: its compute node has {} of it", human_bytes(*asked), human_bytes(*used))]
@@ -217,10 +218,11 @@ pub enum ManagerError {
     #[error("memory node {node} cannot be forgotten: {reason}")]
     StillNeeded {
         node: Name,
-        /// Text at the end of the message.
+        /// Reason of the refusal, which the error message ends with.
         reason: String,
     },
-    /// The manager seems to run over the wrong data directory.
+    /// The store has no regions, although a running node has followed another manager: the manager was
+    /// probably started with the wrong data directory.
     #[error(
         "this store, at term {}, contains no region, and {node} has followed a manager at term {}: it looks like the wrong data \
          directory",
@@ -235,7 +237,7 @@ pub enum ManagerError {
     #[error("compute node {compute_node} cannot be forgotten: {reason}")]
     ComputeNodeNeeded {
         compute_node: CnId,
-        /// Text at the end of the message.
+        /// Reason of the refusal, which the error message ends with.
         reason: String,
     },
     #[error("switch {switch} is busy with another background operation")]
@@ -249,12 +251,13 @@ pub enum ManagerError {
     WrongState {
         name: Name,
         state: RegionState,
-        /// Text at the end of the message, such as the state that the request needs.
+        /// Reason of the refusal, which the error message ends with: for example, the state that the request
+        /// needs.
         reason: String,
     },
     #[error("nothing can be changed at present: {0}")]
     ReadOnly(String),
-    /// No listed node has seen the history that is to be given up.
+    /// None of the refused nodes has seen the history that the request gives up.
     #[error("no node is refused that has seen that")]
     NobodyRefused,
     #[error("there is no token {0}")]
@@ -264,7 +267,7 @@ pub enum ManagerError {
     #[error("{node} may not join: {reason}")]
     JoinRefused {
         node: Party,
-        /// Text at the end of the message.
+        /// Reason of the refusal, which the error message ends with.
         reason: String,
     },
     #[error("the limit of {limit} {what} is reached")]
@@ -333,7 +336,7 @@ impl ManagerError {
         }
     }
 
-    /// Returns a remedy, as text for people.
+    /// Returns advice on how to remedy the failure.
     pub fn hint(&self) -> String {
         match self {
             Self::OutOfRange { .. } => "correct the value and ask again".into(),

@@ -79,14 +79,15 @@ impl Manager {
         Ok(())
     }
 
-    /// Cancels the release of a region, which its owner keeps; `reason` appears in the event.
+    /// Cancels the release of a region, so that the owner keeps the region. The event contains `reason`.
     pub(super) fn keep_owner(&mut self, name: &Name, reason: &str) {
         let Some(mut region) = self.state.regions.get(name).cloned() else { return };
         region.release = None;
         self.settle(region, Some(reason.to_owned()));
     }
 
-    /// Cancels the releases for a move or a clone that a former agent of the owner has not completed.
+    /// Cancels the releases that were ordered for a move or a clone, and that a former agent of the owner has
+    /// not completed.
     pub(super) fn stop_moves_from(&mut self, cn: CnId) {
         let waits = |name: &&Name| {
             let release = self.state.regions.get(*name).and_then(|region| region.release);
@@ -227,7 +228,7 @@ impl Manager {
     }
 }
 
-/// Returns the refusal of an order that a region cannot follow in its present state.
+/// Returns the error for an order that the region's present state does not permit.
 pub(super) fn wrong_state(region: &Region, reason: String) -> ManagerError {
     ManagerError::WrongState { name: region.name.clone(), state: region.state, reason }
 }

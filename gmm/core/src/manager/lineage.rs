@@ -49,7 +49,8 @@ impl Manager {
         self.state.leader_terms.values().next().map(|leader| leader.run)
     }
 
-    /// Returns the part of this store's history that a node which has seen `seen` needs.
+    /// Returns the part of this store's history from which a node with the watermark `seen` decides whether
+    /// it follows.
     pub(crate) fn lineage_for(&self, seen: Watermark) -> Vec<LeaderTerm> {
         lineage::excerpt(self.state.leader_terms.values(), seen)
     }

@@ -25,12 +25,12 @@ const EXTENT_BYTES_MIN: u64 = 4096;
 const POOL_BYTES_MAX: u64 = cxloe_fabric::model::CMEM_LIMIT;
 
 impl Manager {
-    /// Returns the answer to the registration of a memory node that has seen `seen`; `None` if no memory node
-    /// has this name.
+    /// Returns the answer to the registration of a memory node; `seen` is the latest watermark that the node
+    /// has seen. `None` if no memory node has this name.
     pub fn memory_node_registered(&self, name: &Name, seen: Watermark) -> Option<MemoryNodeRegistered> {
         let node = self.state.memory_nodes.get(name)?;
         let served = self.legs_on(name).filter(|(_, leg)| {
-            // The pending command serves a leg again whose owner changes.
+            // A leg whose owner changes is mapped again by its pending command.
             let mapped = matches!(leg.state, LegState::Mapped | LegState::Stale) && leg.former.is_none();
             mapped && leg.incarnation == Some(node.incarnation)
         });
@@ -92,7 +92,7 @@ impl Manager {
         self.legs_on(node).flat_map(users).collect()
     }
 
-    /// Has the memory nodes that serve a compute node receive its new address or key.
+    /// Makes the memory nodes that serve a compute node receive the compute node's new address or key.
     pub(super) fn peer_changed(&mut self, cn: CnId) {
         let nodes: BTreeSet<Name> = self
             .index
@@ -280,7 +280,8 @@ impl Manager {
     /// under its regions.
     fn check_geometry(&self, new: &RegisterMemoryNode, known: &MemoryNode) -> Result<(), ManagerError> {
         let orphans = self.orphans_on(&new.name).iter().flat_map(|orphan| orphan.extents.runs());
-        // Another incarnation of the pool has lost the orphans; in the same one, they count like regions.
+        // A pool with another incarnation has lost the orphans. If the incarnation is the same, orphans need
+        // their extents like regions.
         let orphans = orphans.filter(|_| new.incarnation == known.incarnation);
         let ends = self.legs_on(&new.name).flat_map(|(_, leg)| leg.extents.runs()).chain(orphans);
         let Some(held_end) = ends.map(|run| run.first + run.count).max() else {
@@ -469,8 +470,8 @@ impl Manager {
     }
 }
 
-/// Returns true if the content of a region does not need `node`: each leg in use there has another copy in
-/// sync.
+/// Returns true if a region's content survives the removal of `node`: each leg in use on `node` has another
+/// copy in sync.
 fn outlives(region: &Region, node: &Name) -> bool {
     let legs = (0..region.legs.len()).filter(|at| &region.legs[*at].memory_node == node);
     let mut legs = legs.filter(|at| is_live(&region.legs[*at]));

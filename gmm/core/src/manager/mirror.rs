@@ -1,6 +1,9 @@
-//! Copies of mirrored regions: which legs are in sync, and the changes of that set. Only the manager declares
-//! a leg stale. Once the commit that does so is stored, a write is complete although only the other copy has
-//! it.
+//! Copies of mirrored regions: which legs are in sync, and how that changes. Only the manager declares a leg
+//! stale. Once that commit is stored, a write counts as complete even if only the other copy has received it.
+//!
+//! A leg is stale from the first write that may not have reached it until the owner's agent reports that it
+//! has filled the leg. A leg in sync never becomes stale or unmapped unless another leg of its position is in
+//! sync.
 //!
 //! A leg is stale from the first write that it may lack until the owner's agent reports that it has filled
 //! the leg. A leg in sync never becomes stale or unmapped unless another leg of its position is in sync.
@@ -10,7 +13,7 @@ use cxloe_fabric::model::{EventKind, Health, Leg, LegState, Name, Region, Region
 
 use super::{Manager, ManagerError};
 
-/// Counts of the legs of one position of a committed decoder, from which its state follows.
+/// Numbers of legs of one position of a committed decoder, from which the state of the position follows.
 #[derive(Debug, Clone, Copy, Default)]
 struct PositionSummary {
     in_sync: u8,
@@ -42,8 +45,8 @@ pub(super) fn is_live(leg: &Leg) -> bool {
     leg.state != LegState::Unmapping
 }
 
-/// Returns the state of a leg that a memory node has mapped with zeros. The leg is in sync only if no other
-/// copy has the position's content, or had it and lost it.
+/// Returns the state of a leg that a memory node has mapped with zeros: stale if another copy of the position
+/// has the content or has lost it, otherwise in sync.
 pub(super) fn state_once_mapped(region: &Region, at: usize) -> LegState {
     let leg = &region.legs[at];
     let has_content = |other: &Leg| matches!(other.state, LegState::Mapped | LegState::Lost);
@@ -74,7 +77,8 @@ fn first_positions(region: &Region) -> (Vec<usize>, usize) {
     (region.decoders.iter().map(first).collect(), count)
 }
 
-/// Returns true if both records have the same owner and the same legs in sync, with the same content.
+/// Returns true if both records have the same owner and the same legs in sync, and those legs have the same
+/// content.
 pub(super) fn same_in_sync(before: &Region, after: &Region) -> bool {
     let legs = |region: &Region| {
         let legs = region.legs.iter().filter(|leg| leg.is_in_sync() && region.is_committed(leg));
@@ -85,7 +89,7 @@ pub(super) fn same_in_sync(before: &Region, after: &Region) -> bool {
     before.owner == after.owner && legs(before) == legs(after)
 }
 
-/// Returns true if a region has at most one live leg per copy of a position, and these on different memory
+/// Returns true if each copy of a position has at most one live leg, and the copies are on different memory
 /// nodes.
 pub(super) fn copies_fit(region: &Region) -> bool {
     let mut live: Vec<_> = region.legs.iter().filter(|leg| is_live(leg)).collect();
@@ -132,8 +136,8 @@ impl Manager {
             |leg: &Leg| leg.is_in_sync() && leg.mac() == Some(stale.mac) && region.is_committed(leg);
         let legs: Vec<usize> = (0..region.legs.len()).filter(|at| concerned(&region.legs[*at])).collect();
         if legs.is_empty() {
-            // A repeated report, or the memory node has no part of the region any more. A report that the leg
-            // is filled may have been sent before this one: the new epoch makes it invalid.
+            // Either the report is repeated, or the memory node has no part of the region any more. An
+            // earlier report that the leg is filled may still arrive: the new epoch makes it invalid.
             let is_stale = |leg: &Leg| leg.state == LegState::Stale && leg.mac() == Some(stale.mac);
             if region.legs.iter().any(is_stale) {
                 region.epoch += 1;
@@ -227,9 +231,9 @@ impl Manager {
         self.region_event(owner, kind(owner, epoch));
     }
 
-    /// Handles that an owner stopped using a region without completing its writes, so that a write may be on
-    /// one copy alone. One copy of each position is kept as it is, and the other becomes stale: the higher
-    /// one, unless the lower one is on an unreachable memory node.
+    /// Handles the case that an owner stopped using a region without completing its writes, so that a write
+    /// may have reached only one copy. One copy of each position is kept as it is, and the other becomes
+    /// stale: copy 1, or copy 0 if only copy 0 is on an unreachable memory node.
     pub(super) fn writes_may_differ(&mut self, name: &Name, reason: &str) {
         let Some(region) = self.state.regions.get(name).cloned() else { return };
         let unused = matches!(region.state, RegionState::Creating | RegionState::Draining);
@@ -250,7 +254,7 @@ impl Manager {
         }
     }
 
-    /// Handles that another agent of a compute node started after the earlier one ended without notice.
+    /// Handles the start of a compute node's agent whose predecessor ended without notice.
     pub(super) fn agent_replaced(&mut self, cn: cxloe_fabric::model::CnId) {
         let names: Vec<Name> = self.index.regions_of(cn).cloned().collect();
         for name in names {

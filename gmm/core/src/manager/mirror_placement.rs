@@ -1,4 +1,4 @@
-//! Choice of memory nodes for a mirrored region: for each position of an interleave set two memory nodes, on
+//! Choice of memory nodes for a mirrored region: two memory nodes for each position of an interleave set, on
 //! different racks if both have a rack label. A memory node can serve both copies, at different positions.
 
 use std::cmp::Reverse;
@@ -36,8 +36,9 @@ impl Manager {
             let least = uses.iter().map(|(at, uses)| candidates[*at].available / uses).min().unwrap_or(0);
             let bytes = least.min(remaining / ways as u64) / unit * unit;
             if bytes == 0 {
-                // One of these nodes has less than a unit free, or less than a unit remains: one node is
-                // removed, first one without a free unit, then the one with the largest extents.
+                // Either one of these nodes has less than a unit free, or less than a unit remains to be
+                // placed. Continues without one node: one with less than a unit free, or else the one with
+                // the largest extents.
                 let worst = uses.keys().max_by_key(|at| {
                     let candidate = &candidates[**at];
                     (candidate.available < unit, candidate.node.extent_bytes, Reverse(candidate.available))
@@ -75,9 +76,9 @@ fn are_apart(one: &Candidate<'_>, other: &Candidate<'_>) -> bool {
     one.node.name != other.node.name && !one.node.rack.as_ref().is_some_and(same_rack)
 }
 
-/// Returns the pairs for one interleave set, from candidates in the order of preference; `None` if there are
-/// none. The nodes of copy 0 are the most preferred ones or, if these leave no partners, the preferred ones
-/// of each rack in turn.
+/// Returns candidates in pairs for one interleave set; `None` if there are not enough. `candidates` is in
+/// order of preference. The nodes of copy 0 are the most preferred ones or, if these leave no partners, the
+/// preferred ones of each rack in turn.
 fn pairs(candidates: &[Candidate<'_>], ways: usize) -> Option<Pairs> {
     if candidates.len() < ways {
         return None;
@@ -99,8 +100,8 @@ fn pairs(candidates: &[Candidate<'_>], ways: usize) -> Option<Pairs> {
     })
 }
 
-/// Returns for each of `firsts` a candidate for the other copy, all different: a matching by augmenting
-/// paths. Candidates that serve no first copy are preferred.
+/// For each of `firsts`, returns a candidate for the other copy; no candidate is returned twice. This is a
+/// matching by augmenting paths. Candidates that serve no first copy are preferred.
 fn partners(candidates: &[Candidate<'_>], firsts: &[usize]) -> Option<Vec<usize>> {
     let spare = (0..candidates.len()).filter(|at| !firsts.contains(at));
     let order: Vec<usize> = spare.chain(firsts.iter().rev().copied()).collect();

@@ -9,9 +9,9 @@ use super::mirror::{is_live, live_positions, other_is_in_sync};
 use super::{Change, Manager, ManagerError};
 
 impl Manager {
-    /// Unmaps the second legs of a region that is to have one copy, except those that a leaving leg moves to.
-    /// Of two legs, the one that is not in sync is unmapped, or else the one that leaves its memory node, or
-    /// else copy 1.
+    /// For a region that is to have one copy: unmaps one leg of each position that has two, unless the other
+    /// leg is moving to it. Chooses the leg that is not in sync, or else the one that leaves its memory node,
+    /// or else copy 1.
     pub(super) fn drop_surplus(&mut self, name: &Name) {
         let Some(mut region) = self.state.regions.get(name).cloned() else { return };
         if region.protect != Protection::None || region.state == RegionState::Draining {
@@ -101,7 +101,7 @@ impl Manager {
             let mut there = region.legs.iter().filter(|leg| leg.memory_node == to.name && is_live(leg));
             there.any(|leg| position(leg) == position(one))
         };
-        // A copy that this move has begun to make does not count.
+        // A copy that this move has already begun to make is not an obstacle.
         let begun = |leg: &Leg| leg.moves_to.as_ref() == Some(&to.name);
         if legs.iter().map(|at| &region.legs[*at]).any(|leg| has_copy_of(leg) && !begun(leg)) {
             return refuse(format!("a copy of its part on {from} lies on {}", to.name));

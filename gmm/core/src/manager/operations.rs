@@ -45,7 +45,7 @@ impl Manager {
         Some(percent(total.saturating_sub(left.saturating_sub(zeroed)), total).min(99))
     }
 
-    /// Returns the bytes that `node` reports as zeroed of the region's leg on it.
+    /// Returns how many bytes of the region's leg on `node` the node has reported as zeroed.
     fn zeroed_on(&self, region: &Region, node: &Name) -> u64 {
         let Some(progress) = self.progress.get(node) else { return 0 };
         let command = self.state.commands.get(&(node.clone(), progress.seq));
@@ -143,7 +143,7 @@ impl Manager {
         bound.then(|| ld.clone())
     }
 
-    /// Ends, after a restart, the operations whose condition holds by now, or may never hold.
+    /// After a restart, ends the operations whose end condition already holds or may never hold.
     pub(super) fn end_waiting_operations(&mut self) {
         let held: Vec<CnId> =
             self.state.compute_nodes.values().filter(|node| node.held).map(|node| node.cn_id).collect();

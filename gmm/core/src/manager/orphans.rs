@@ -57,7 +57,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Marks legs as lost if orphans lie in their extents, because the memory node does not serve such legs.
+    /// Marks a leg as lost if an orphan lies in its extents, because the memory node then does not serve the
+    /// leg.
     fn mark_orphaned_legs_lost(&mut self, node: &MemoryNode) {
         let held: BTreeSet<u64> =
             self.orphans_on(&node.name).iter().flat_map(|orphan| orphan.extents.iter()).collect();
@@ -87,7 +88,7 @@ impl Manager {
         }
     }
 
-    /// Has a memory node zero its orphans and free them.
+    /// Has a memory node zero and free its orphans.
     pub(super) fn release_orphans(&mut self, name: &Name) -> Result<(), ManagerError> {
         self.memory_node(name)?;
         let under_way: Vec<Mapping> = self

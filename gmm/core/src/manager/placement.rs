@@ -66,8 +66,8 @@ impl Manager {
             let least = chosen.iter().map(|chosen| chosen.available).min().unwrap_or(0);
             let bytes = least.min(remaining / ways as u64) / unit * unit;
             if bytes == 0 {
-                // The rest, or the free space of one node, is less than a unit. Continue without such a node,
-                // first the one with the largest extents.
+                // Either the remaining size or the free space of one node is less than a unit. Continues
+                // without one node: one with less than a unit free, or else the one with the largest extents.
                 let worst = (0..ways).max_by_key(|at| {
                     let candidate = &chosen[*at];
                     (candidate.available < unit, candidate.node.extent_bytes)
@@ -135,8 +135,8 @@ impl Manager {
     }
 
     /// Returns the free bytes of `node` that are not reserved for others. `own` is the part of the reserved
-    /// capacity that belongs to the requester. Reserved capacity may also lie in memory that is still being
-    /// zeroed, so not all of it counts against the free bytes.
+    /// capacity that belongs to the requester. Part of the reserved capacity may lie in memory that is still
+    /// being zeroed, and that part does not count against the free bytes.
     pub(super) fn unreserved_bytes(&self, node: &MemoryNode, own: u64) -> u64 {
         let free = self.free_bytes(node);
         let to_be = free + self.index.zeroing(&node.name) + own;
@@ -155,7 +155,7 @@ impl Manager {
             || self.state.logical_devices_of(node).any(|ld| ld.binding.is_some())
     }
 
-    /// Returns the error that describes why a region finds no memory.
+    /// Returns the error that explains why no memory was found for a region.
     pub(super) fn no_capacity(&self, wanted: &PlacementRequest<'_>, with_room: usize) -> ManagerError {
         let PlacementRequest { name, size, ways, owner, .. } = *wanted;
         let (name, ways) = (name.clone(), ways.count());

@@ -81,7 +81,8 @@ impl Manager {
         if region.release.is_some_and(|release| release.copy) {
             self.fail_clones_of(&region.name, "its source is released for another reason");
         }
-        // An owner that is not running, or whose link is down if that is the condition, releases nothing.
+        // There is no release to wait for if the owner is not running, or if the condition is a link-down and
+        // the owner's link is down already.
         let gone = !self.is_owner_present(&region)
             || option == UnbindOption::WaitLinkDown && self.is_link_down(region.owner);
         region.release = Some(Release { option, destroy, done: false, to: None, seal: false, copy: false });
@@ -91,7 +92,7 @@ impl Manager {
         }
     }
 
-    /// Handles that an owner stopped which was asked to release the region.
+    /// Handles the case that the owner of a region has stopped after it was asked to release the region.
     fn abandoned_by_owner(&mut self, name: &Name) {
         let Some(region) = self.state.regions.get(name) else { return };
         let waits = region.release.is_some_and(|release| !release.done);
@@ -149,8 +150,8 @@ impl Manager {
         self.state.compute_nodes.get(&cn).is_some_and(|node| node.held)
     }
 
-    /// Handles a link-down of a compute node, however short: ends every wait for its releases with that
-    /// condition.
+    /// Handles a link-down of a compute node, however short: ends every wait for a release that has a
+    /// link-down as its condition.
     pub(super) fn link_down(&mut self, cn: CnId) {
         let waits = |name: &&Name| {
             let release = self.state.regions.get(*name).and_then(|region| region.release);

@@ -1,5 +1,6 @@
-//! Repairs of regions: a second copy for a region that is to be mirrored, a spare for a copy on a memory node
-//! that stays unreachable, and a copy on another memory node for a leg that is to leave its own (`moving`).
+//! Repairs of regions. A repair adds a second copy to a region that is to be mirrored, a spare for a copy on
+//! a memory node that stays unreachable, or a copy elsewhere for a leg that must leave its memory node
+//! (`moving`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,8 +15,8 @@ use super::memory_nodes::mapping_of;
 use super::mirror::{is_live, live_positions};
 use super::{Change, Manager, ManagerError};
 
-/// Minimum time between two attempts to repair a region, in milliseconds. A memory node that registers ends
-/// it.
+/// Minimum time between two attempts to repair a region, in milliseconds. The registration of a memory node
+/// ends the pause early.
 const RETRY_MS: u64 = 30_000;
 /// Maximum number of regions that one tick tries to repair; the rest waits for the next tick.
 const REGIONS_PER_TICK: usize = 64;
@@ -28,10 +29,10 @@ pub(super) struct Repairs {
 
 #[derive(Debug, Default)]
 struct PendingRepair {
-    /// Time since which the leg at each CMem address is on an unreachable memory node, in milliseconds since
-    /// the Unix epoch.
+    /// For each leg on an unreachable memory node, by CMem address: time since which the memory node is
+    /// unreachable, in milliseconds since the Unix epoch.
     away_since_ms: BTreeMap<u64, u64>,
-    /// True if the repair does not wait for an unreachable memory node to return.
+    /// True if the repair starts without waiting for an unreachable memory node to return.
     at_once: bool,
     /// Time before which no attempt is made, in milliseconds since the Unix epoch.
     not_before_ms: u64,
@@ -50,7 +51,7 @@ impl PendingRepair {
 
 /// Position of a region that is to get another leg.
 struct WantedCopy {
-    /// Index of the live leg of the position that stays.
+    /// Index of the position's live leg that stays.
     keeps: usize,
     /// Index of the leg that the new one replaces; `None` if the position has one leg only.
     replaces: Option<usize>,
@@ -63,7 +64,7 @@ impl Manager {
         self.repairs.regions.values().filter_map(|repair| repair.due_ms(after)).min()
     }
 
-    /// Returns the names of the regions for whose missing copy no memory node has room.
+    /// Returns the names of the regions that lack a copy for which no memory node has room.
     pub fn without_spare(&self) -> impl Iterator<Item = &Name> {
         let reported = self.repairs.regions.iter().filter(|(_, repair)| repair.reported);
         reported.map(|(name, _)| name)
@@ -143,7 +144,7 @@ impl Manager {
         }
     }
 
-    /// Repairs one region as far as possible. Returns the reason if no memory node has room.
+    /// Repairs one region as far as possible. Returns the reason if no memory node has room for a copy.
     fn repair(&mut self, name: &Name) -> Option<String> {
         let Some(region) = self.state.regions.get(name).cloned() else {
             self.repairs.regions.remove(name);
@@ -206,7 +207,7 @@ impl Manager {
         wanted
     }
 
-    /// Adds a leg to each of these positions, or to none if one of them finds no memory node.
+    /// Adds a leg to each of these positions, or to none if no memory node has room for one of them.
     fn make_copies(
         &mut self,
         mut region: Region,
@@ -267,7 +268,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Returns the memory node with the most free memory of those that can have the copy.
+    /// Returns the memory node with the most free memory among those that can hold the copy.
     fn node_for_copy(
         &self,
         region: &Region,
@@ -378,7 +379,7 @@ impl Manager {
     }
 }
 
-/// Returns true if a region has or is to have two copies, be it only while it moves.
+/// Returns true if a region has or is to have two copies, even if only during a move.
 fn may_need_repair(region: &Region) -> bool {
     region.protect == Protection::Mirror || region.legs.iter().any(|leg| leg.copy > 0 && is_live(leg))
 }

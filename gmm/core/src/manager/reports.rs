@@ -14,7 +14,8 @@ const NODE_MAX: usize = 2 << 20;
 const ALL_MAX: usize = 128 << 20;
 /// Maximum memory of the reports in one answer, in bytes. Any viewer may ask at any rate.
 pub(super) const SHOWN_MAX: usize = 16 << 20;
-/// Approximate memory of a JSON value, in bytes. A field of an object needs more, and its name in addition.
+/// Approximate memory of a JSON value, in bytes. A value in a field of an object counts as `FIELD_BYTES`
+/// instead, plus the length of the field's name.
 const VALUE_BYTES: usize = size_of::<Value>();
 const FIELD_BYTES: usize = VALUE_BYTES + 48;
 
@@ -57,7 +58,7 @@ impl Reports {
         self.all.get(node)
     }
 
-    /// Returns the latest report of a node, and takes its size from `room`, the bytes left in an answer;
+    /// Returns the latest report of a node, and subtracts its size from `room`, the bytes left in an answer;
     /// `None` if it does not fit.
     pub fn within(&self, node: &Name, room: &mut usize) -> Option<&Value> {
         let report = self.all.get(node)?;

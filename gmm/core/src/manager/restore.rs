@@ -50,7 +50,7 @@ impl Manager {
         (self.index, self.free) = (Index::new(&self.state), free);
         (self.reports, self.liveness) = (Reports::default(), Liveness::default());
         self.progress.clear();
-        // Nothing of this concerns the restored state: nodes register again and report anew.
+        // These records do not concern the restored state: nodes register again and repeat their reports.
         self.heard.clear();
         self.refused.clear();
         self.registered_ms = self.state.compute_nodes.keys().map(|cn| (*cn, now_ms)).collect();

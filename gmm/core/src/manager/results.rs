@@ -1,5 +1,5 @@
-//! Results of commands, as memory nodes send them. Memory is given to a region and freed only on such a
-//! result.
+//! Results of commands, as memory nodes send them. Only such a result lets the manager give memory to a
+//! region, or free it.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ impl Manager {
             None => drop(self.progress.remove(name)),
         }
         if self.frozen().is_some() {
-            // The record of the health follows once the store can be written.
+            // The node's health is recorded once the store can be written.
         } else if let Some(why) = no_link {
             // The node reaches the manager over another network, but no compute node reaches the node.
             self.memory_node_out_of_reach(name, &format!("memory node {name} has no link: {why}"));
@@ -110,7 +110,7 @@ impl Manager {
             (NodeAction::MapCmem(_) | NodeAction::Clone(_), LegState::Mapping, None) => {
                 let state = state_once_mapped(&region, at);
                 (region.legs[at].state, region.legs[at].incarnation) = (state, Some(incarnation));
-                // The owner fills a stale leg, so it must receive the change.
+                // The owner's agent has to fill a stale leg, so it must receive the change.
                 let stale = state == LegState::Stale;
                 self.settle(
                     region,

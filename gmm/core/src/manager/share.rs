@@ -3,12 +3,13 @@
 //! ```text
 //!   seal:   Active -> Releasing (the owner writes back, detaches) -> one commit -> Creating -> Active, sealed
 //!                                                                      each memory node: a sealed mapping for the owner
-//!   share:  each memory node serves a range of the reader's CMem from the owner's sealed mapping -> the reader has it
-//!   end:    the reader has it no longer; each memory node confirms that it serves the reader no longer -> forgotten
+//!   share:  each memory node maps a range of the reader's CMem to the owner's sealed extents -> it may read
+//!   end:    reader may not read -> each memory node confirms that it no longer serves it -> share removed
 //! ```
 //!
 //! A sealed mapping has another address than before, so that no earlier write reaches it. A region with
-//! readers keeps its place and its owner, because memory nodes serve the readers from the owner's mapping.
+//! readers stays on its memory nodes and keeps its owner, because memory nodes serve the readers from the
+//! owner's mapping.
 
 use cxloe_fabric::api::{SealRegion, ShareRegion};
 use cxloe_fabric::model::{
@@ -63,7 +64,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Refuses an order that would change the content of a sealed region, or its place.
+    /// Refuses an order that would change the content, the size, the copies or the memory nodes of a sealed
+    /// region.
     pub(super) fn check_unsealed(region: &Region) -> Result<(), ManagerError> {
         match region.sealed {
             true => Err(wrong_state(region, "it is sealed: it can only be read, and destroyed".to_owned())),
@@ -218,7 +220,7 @@ impl Manager {
     }
 }
 
-/// Returns the share of each leg of a region with a reader, and the leg's memory node.
+/// Returns, for each leg of a region, the leg's memory node and the share of the leg with `reader`.
 fn shares_of(region: &Region, reader: &Reader) -> Vec<(Name, Share)> {
     let legs = region.legs.iter().zip(&reader.legs);
     let share = |(leg, read): (&cxloe_fabric::model::Leg, &ReaderLeg)| {

@@ -91,7 +91,7 @@ pub enum Change {
     CommandIssued(Name, NodeCommand),
     /// Removes the command of this number, whose result has arrived.
     CommandAnswered(Name, u64),
-    /// The number of the event is the one after the latest.
+    /// Adds the event, whose number is one higher than that of the latest event.
     Event(Event),
     /// Removes the events below this number.
     EventsForgotten(u64),
@@ -106,7 +106,7 @@ pub enum Change {
     Joined(JoinedNode),
     /// The node may no longer connect.
     JoinedGone(Party),
-    /// Replaces the whole state, the first value, by a backup, the second.
+    /// Replaces the whole state (the first value) by a backup (the second value).
     Replaced(Box<FabricState>, Box<FabricState>),
 }
 

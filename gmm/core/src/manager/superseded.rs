@@ -1,6 +1,15 @@
 //! Processes of memory nodes that another process of the same name has superseded.
 //!
 //! The last messages of a superseded process may arrive while its successor is briefly disconnected. The
+//! manager must not accept them: they would mark the content of the successor's pool as lost, and if a user
+//! then accepted that loss, flushed lines would be zeroed.
+//!
+//! The successor is determined by the order in which registrations arrive and by the start times that
+//! processes report, because the earlier process's registration may be the last to arrive, or may have
+//! arrived at another manager. A clock may have been set back between two starts, so no process is refused
+//! for longer than its messages may be under way.
+//!
+//! The last messages of a superseded process may arrive while its successor is briefly disconnected. The
 //! manager must not accept them: they would mark the content of the successor's pool as lost, and a user who
 //! accepts the loss has flushed lines zeroed.
 //!
@@ -32,8 +41,8 @@ struct NodeProcesses {
 /// Superseded processes of all nodes. Not stored, because no message sent to one manager reaches another.
 #[derive(Debug)]
 pub(super) struct SupersededProcesses {
-    /// Start time of this manager, in milliseconds since the Unix epoch: the processes that ran then
-    /// registered before.
+    /// Start time of this manager, in milliseconds since the Unix epoch. A process that was running at that
+    /// time had registered earlier.
     since_ms: u64,
     nodes: BTreeMap<Name, NodeProcesses>,
 }
@@ -61,7 +70,7 @@ impl SupersededProcesses {
         self.nodes.get(node).is_some_and(|processes| processes.superseded.iter().any(refused))
     }
 
-    /// Returns true if messages sent before the start of the node's present process may still arrive.
+    /// Returns true if messages of the predecessor of the node's present process may still arrive.
     pub fn is_fresh(&self, node: &Name, now_ms: u64) -> bool {
         let since = self.nodes.get(node).map_or(self.since_ms, |processes| processes.present_ms);
         is_recent(since, now_ms)

@@ -1,4 +1,4 @@
-//! Records of tokens and of joined nodes, as the store has them.
+//! Records of tokens and of joined nodes, in the form that is stored.
 
 use cxloe_fabric::api::{Party, TokenStatus};
 use cxloe_fabric::model::{CnId, Digest, Mac, PublicKey, Role};
@@ -24,7 +24,7 @@ pub struct TokenRecord {
     pub quota: Option<u64>,
     /// The caller that created the token, as named in the event log.
     pub made_by: String,
-    /// TLS key of the node that joined with the token, which no other node can use then.
+    /// TLS key of the node that joined with the token. No other node can then use the token.
     #[serde(default)]
     pub used: Option<Digest>,
 }

@@ -8,7 +8,7 @@ use super::{Change, FabricState, Meta};
 
 type Undo = Box<dyn FnOnce(&mut FabricState) + Send>;
 
-/// Steps that undo the changes since a point in time, and the counters at that time.
+/// Steps that undo all changes since the log began, and the counters at that time.
 pub(super) struct UndoLog {
     meta: Meta,
     steps: Vec<Undo>,

@@ -7,16 +7,16 @@ use crate::manager::access::{JoinedNode, TokenRecord};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallerRights {
-    /// The request has no valid credentials; the text says why those that came were refused.
+    /// No valid credentials; the text, if any, says why the credentials in the request were refused.
     Nothing(Option<&'static str>),
     /// Viewer: may read all state and change nothing.
     Look,
     /// Viewer that may also change the regions of its compute nodes.
     Tenant(Tenant),
     Everything,
-    /// A joined node may send commands about itself only; an FM client may use the FM API only.
+    /// Joined node, which may send commands about itself only, or FM client, which may use the FM API only.
     Node(JoinedNode),
-    /// A join token gives no right but to have one node join.
+    /// Bearer of a join token, which may only have one node join.
     Join(TokenRecord),
 }
 

@@ -14,10 +14,11 @@ use crate::manager::{Change, FabricState};
 pub(crate) const SESSION_MS: u64 = 12 * 3_600_000;
 /// Maximum number of browser sessions; a new one then ends the oldest.
 const SESSIONS_MAX: usize = 1024;
-/// Maximum number of sessions per token, so that a bearer that logs in often ends no session but its own.
+/// Maximum number of sessions per token, so that a bearer who logs in often ends only sessions of the same
+/// token.
 const SESSIONS_OF_TOKEN_MAX: usize = 32;
 
-/// Credentials of one request, as the connection and its headers gave them.
+/// Credentials of one request, as received with the connection and the headers.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence<'a> {
     /// Name of a caller that has all rights because its connection has no TLS and the manager no access control.
@@ -68,7 +69,8 @@ impl Directory {
             }
             Change::Joined(joined) => self.joined(joined.clone()),
             Change::JoinedGone(node) => self.leave(node),
-            // The whole state was replaced, by a restore for one. Sessions whose token still exists continue.
+            // The whole state was replaced, for example by a restore. Sessions whose token still exists
+            // continue.
             Change::Replaced(_, after) => {
                 let Self { sessions, last_session, .. } = std::mem::take(self);
                 *self = Self { sessions, last_session, ..Self::new(after) };
@@ -97,7 +99,7 @@ impl Directory {
     }
 
     fn leave(&mut self, node: &Party) {
-        // The key may have become another node's meanwhile: then the entry is no longer this node's.
+        // Another node may have the key by now: its entry in `by_tls` then stays.
         if let Some(former) = self.joined.remove(node)
             && self.by_tls.get(&former.tls) == Some(node)
         {
@@ -106,7 +108,7 @@ impl Directory {
     }
 
     /// Returns the caller with these credentials. A token or session takes precedence over the connection: a
-    /// request with an invalid token has no rights, even over a connection that alone would give some.
+    /// request with an invalid token has no rights, even if the connection alone would give some.
     pub fn caller(&self, evidence: &Evidence<'_>, now_ms: u64) -> Caller {
         let proved = evidence.tls;
         if let Some(bearer) = evidence.bearer {

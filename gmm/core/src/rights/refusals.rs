@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-/// Period, in milliseconds, in which a caller gets at most one entry, and for which [`ENTRIES_MAX`] counts.
+/// Length of an hour in milliseconds. In each hour, a caller gets at most one entry, and all callers at most
+/// [`ENTRIES_MAX`].
 const HOUR_MS: u64 = 3_600_000;
 const ENTRIES_MAX: usize = 60;
 
@@ -13,17 +14,17 @@ const ENTRIES_MAX: usize = 60;
 pub struct Refusals {
     /// Beginning of the present hour, in milliseconds since the Unix epoch.
     began_ms: u64,
-    /// Refused requests after the caller's entry, by caller. Each caller in the table has an entry in this
-    /// hour.
+    /// Number of refused requests since the caller's entry, by caller. Each caller in the table has an entry
+    /// in this hour.
     refused: BTreeMap<String, u64>,
-    /// Refused requests that no entry covers yet: those of callers beyond the limit, and those of the hours
-    /// before.
+    /// Number of refused requests that no entry covers yet: those of callers beyond the limit, and those left
+    /// from earlier hours.
     untold: u64,
 }
 
 impl Refusals {
-    /// Records a refused request of `who`. Returns the number of requests that the entry to be written
-    /// covers, or `None` if no entry is due.
+    /// Records a refused request of `who`. If an entry is to be written, returns the number of requests that
+    /// it covers; otherwise `None`.
     pub fn refused(&mut self, who: &str, now_ms: u64) -> Option<u64> {
         // A clock that was set back also begins a new hour: otherwise no entry would be written until the
         // clock catches up.

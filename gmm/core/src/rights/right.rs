@@ -8,7 +8,7 @@ use super::caller::{Caller, CallerRights};
 pub enum Right {
     /// No credentials are required: the route reveals nothing worth protecting.
     Anybody,
-    /// Any role but a join token, or any joined node.
+    /// A token of any role except those for joining, or the certificate of any joined node.
     Look,
     /// A joined memory node.
     MemoryNode,
@@ -18,7 +18,7 @@ pub enum Right {
     Node,
     /// A join token.
     Join,
-    /// A tenant, for the regions of its compute nodes, or a compute node, for its own.
+    /// A tenant for the regions of its compute nodes, or a compute node for its own regions.
     Regions,
     Administer,
 }

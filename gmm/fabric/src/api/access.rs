@@ -16,7 +16,7 @@ const TLS_KEY_PATTERN: &str = "^B[A-P][A-Za-z0-9+/]{85}=$";
 pub struct CreateToken {
     /// Rights of the token's bearer.
     pub role: Role,
-    /// Validity in seconds; none: an hour for roles `mn` and `cn`, 90 days for people.
+    /// Validity in seconds; none: an hour for roles `mn`, `cn` and `fm`, 90 days for the other roles.
     #[serde(default)]
     pub ttl_s: Option<u64>,
     /// For role tenant: the tenant's compute nodes. For role `cn`: the compute nodes that may join with the token, any

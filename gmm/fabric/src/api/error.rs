@@ -65,11 +65,12 @@ pub enum ErrorCode {
     NoSpace,
     /// The store cannot be written, because its disk is full or fails. Changes are refused until it can. 507
     StoreFull,
-    /// The request comes from a browser's page of another origin, or of another name for this address. 403
+    /// The request comes from a web page of another origin, or reaches this address under a name that is not
+    /// the manager's. 403
     ForeignOrigin,
     /// The body is not JSON, or has another content type. 415
     NotJson,
-    /// The caller is unknown: no token, certificate or session comes with the request, or an invalid one. 401
+    /// The caller is unknown: the request has no valid token, certificate or session. 401
     Unauthenticated,
     /// The caller lacks the right to the request. 403
     Forbidden,

@@ -30,7 +30,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// Memory that a node reports to hold for a compute node.
+/// Memory that a node holds for a compute node, as reported by the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

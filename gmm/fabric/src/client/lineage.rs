@@ -18,8 +18,8 @@ impl Client {
         self.exchange(Method::POST, "/v1/refused", &asked, Some(said), 0).await.map(drop)
     }
 
-    /// Gives up histories that refused nodes have seen and this manager's store lacks, so that the nodes
-    /// follow.
+    /// Gives up histories that refused nodes have seen and this manager's store lacks. Those nodes then
+    /// follow this manager.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found` if no refused node has seen one of them.

@@ -20,7 +20,8 @@ use crate::api::ErrorBody;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time-out of an answer, beyond the time that the request asks the manager to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time-out of an answer, as above, if there is another manager to ask.
+/// Time-out of an answer if there is another manager to ask, also beyond the time that the request asks to
+/// wait.
 const ANSWER_TIMEOUT_SEVERAL: Duration = Duration::from_secs(3);
 /// Error text of `hyper` when the peer answers plain HTTP with a TLS alert.
 const NO_HTTP: &str = "invalid HTTP version parsed";
@@ -184,8 +185,8 @@ impl Managers {
         &self.urls
     }
 
-    /// Sends a request to the leader, and to the next manager if that is safe. With `patience`, waits for a
-    /// leader.
+    /// Sends a request to the leader, or to the next manager if it is safe to send it again. With `patience`,
+    /// waits for a leader.
     ///
     /// # Errors
     /// The reason why no manager has answered.
@@ -196,7 +197,8 @@ impl Managers {
             let asked = self.ask_once(request, &mut elects).await;
             let reason = match &asked {
                 Ok(answer) if answer.leaderless => leaderless_reason(&answer.body),
-                // A single manager that does not answer is down. Of several, another one may soon be elected.
+                // A single manager that does not answer is down. If there are several, another one may soon
+                // be elected.
                 Err(Unanswered::Because(reason)) if elects => reason.clone(),
                 _ => return asked,
             };
@@ -208,8 +210,8 @@ impl Managers {
         }
     }
 
-    /// Sends a request as [`ask`](Self::ask) does, without pauses. Sets `elects` if a manager pointed to a
-    /// leader.
+    /// Sends a request as [`ask`](Self::ask) does, without pauses. Sets `elects` if a manager redirected to a
+    /// leader, which shows that the managers elect one.
     async fn ask_once(
         &self,
         request: &LeaderRequest<'_, impl Serialize>,
@@ -265,14 +267,14 @@ impl Managers {
                         self.current.fetch_add(1, Ordering::Relaxed);
                         return Err(Unanswered::Sent(reason));
                     }
-                    // Several managers may have pointed to the same dead leader.
+                    // Several managers may have redirected to the same dead leader.
                     if !reasons.contains(&reason) {
                         reasons.push(reason);
                     }
                 }
             }
         }
-        // That no manager leads explains the failure better than that some do not answer.
+        // The lack of a leader explains the failure better than the silence of some managers.
         leaderless.ok_or_else(|| known.unwrap_or_else(|| Unanswered::Because(reasons.join("; "))))
     }
 

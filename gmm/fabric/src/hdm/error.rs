@@ -69,7 +69,8 @@ pub enum DecoderError {
         unit: u64,
         ways: Ways,
     },
-    /// The last round would be incomplete, which happens only with units smaller than the granularity.
+    /// The size is not a multiple of ways x granularity, so the last round over the targets would be
+    /// incomplete. This happens only with units smaller than the granularity.
     #[error(
         "size {size:#x} of decoder {index} is not a multiple of {ways} ways x {granularity} bytes; change the size or take a finer granularity"
     )]
@@ -79,9 +80,9 @@ pub enum DecoderError {
     #[error("positions {first} and {second} of decoder {index} have the same target; give each its own")]
     TargetRepeated {
         index: usize,
-        /// First position with this target.
+        /// First position of the repeated target.
         first: usize,
-        /// Second position with this target.
+        /// Second position of the repeated target.
         second: usize,
     },
     #[error("decoder {index} skips {skip:#x} bytes of DPA, not a multiple of {unit} bytes; round it to one")]

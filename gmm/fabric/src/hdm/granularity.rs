@@ -1,12 +1,14 @@
-//! Interleave granularity: number of consecutive bytes that go to one target. Only values exist that the field IG of
-//! the HDM decoder control register encodes (CXL 3.1, 8.2.4.20.7), so a [`Granularity`] needs no further check.
+//! Interleave granularity: number of consecutive bytes that go to one target. A [`Granularity`] holds only
+//! sizes that the field IG of the HDM decoder control register can encode (CXL 3.1, 8.2.4.20.7), so it needs
+//! no further check.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Interleave granularity: 256 bytes to 16 KiB in powers of two, ordered by size. In JSON, the number of bytes.
+/// Interleave granularity: 256 bytes to 16 KiB in powers of two, ordered by size. In JSON, it is the number
+/// of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "u32", try_from = "u32")]
 pub struct Granularity {

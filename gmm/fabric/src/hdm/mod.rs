@@ -7,7 +7,7 @@
 //!
 //!   DecoderSet: program --> commit (in order) --> decode, encode
 //!                  ^             |
-//!                  +- uncommit --+  (in reverse order; never once locked)
+//!                  +- uncommit --+  (in reverse order; never after a lock)
 //! ```
 //!
 //! * [`Ways`], [`Granularity`]: the two parameters of an interleave set, with the register's encodings of them

@@ -1,10 +1,10 @@
 //! The decoders of one component (a device, a switch port, a host bridge), and their permitted transitions.
 //!
 //! ```text
-//!            program                commit (all lower ones are)
+//!            program                commit, in ascending order
 //!   Free -------------> Programmed ----------------------------> Committed --lock--> Locked
 //!                        ^      ^                                    |
-//!                        +------+ program       uncommit (no higher one is)
+//!                        +------+ program       uncommit, in descending order
 //!                        +-------------------------------------------+
 //! ```
 

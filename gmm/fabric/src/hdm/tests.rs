@@ -107,7 +107,7 @@ proptest! {
         prop_assert_eq!(decoder.decode(hpa), Some((position, dpa)));
     }
 
-    /// In every byte of a whole range, not only in samples, the DPAs of each position are contiguous.
+    /// Checks every byte of a range, not only samples: the DPAs of each position are contiguous.
     #[test]
     fn shares_are_dense(ways in any_ways(), granularity in any_granularity(), turns in 1_u64..5) {
         let size = turns * u64::from(ways.count() * granularity.bytes());

@@ -1,5 +1,5 @@
-//! Interleave ways: number of targets of a range. Only values exist that the field IW of the HDM decoder control
-//! register encodes (CXL 3.1, 8.2.4.20.7), so a [`Ways`] needs no further check.
+//! Interleave ways: number of targets of a range. A [`Ways`] holds only numbers that the field IW of the HDM
+//! decoder control register can encode (CXL 3.1, 8.2.4.20.7), so it needs no further check.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of interleave ways. The discriminants are the encodings of the field IW: 0 to 4 for powers of two, 8 to 10
-/// for three times a power of two. In JSON, the number of ways.
+/// Number of interleave ways. The discriminants are the encodings of the field IW: 0 to 4 for powers of two,
+/// 8 to 10 for three times a power of two. In JSON, it is the number of ways.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u32", try_from = "u32")]
 #[repr(u8)]

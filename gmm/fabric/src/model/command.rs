@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{CnId, Extents, FormerOwner, Name, PublicKey};
 
-/// Progress of a manager's store: the term, which grows with each start of a manager over the store, and the revision,
-/// which grows with each change. A restored store repeats terms and revisions, so the random number of the manager's
-/// run distinguishes them from the earlier ones.
+/// Progress of a manager's store: the term, which grows each time a manager is started on the store, and the
+/// revision, which grows with each change. A restored store repeats terms and revisions, so the random number
+/// of the manager's run distinguishes them from the earlier ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watermark {
@@ -102,7 +102,7 @@ pub struct CloneCmem {
     /// The new mapping.
     #[serde(flatten)]
     pub mapping: Mapping,
-    /// The mapping whose content the new one gets; it has as many extents.
+    /// The mapping whose content the new mapping gets; both have the same number of extents.
     pub source: Mapping,
     /// Incarnation of the pool that contains the content; a pool of another incarnation refuses the command.
     pub incarnation: u64,
@@ -121,7 +121,7 @@ pub struct Share {
     pub reader_base: u64,
 }
 
-/// Change of the compute node that extents with content are mapped for.
+/// Change of the compute node for which extents are mapped; the extents keep their content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HandOver {

@@ -48,8 +48,7 @@ pub struct ComputeNode {
     /// Ranges of CMem that were allocated and are not in use, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retired: Vec<Retired>,
-    /// Number of the latest event for which this holds: every request that the agent made before it received
-    /// the event has ended.
+    /// Number of the latest event such that every request made before the agent received the event has ended.
     #[serde(default)]
     pub quiet: u64,
     /// Number of the latest event that changed the node's regions or held or released the node.

@@ -1,13 +1,13 @@
-//! Lineage of a store: the managers that have led a fabric, in order. It distinguishes a store from an older copy of
-//! itself. Each start of a manager adds a [`LeaderTerm`] to its store, with a random number that no other start has.
-//! Nodes record the latest term they have seen and its revision. A restored store either lacks that term or ended it
-//! too early, however often managers start over that store.
+//! Lineage of a store: the managers that have led a fabric, in order. It distinguishes a store from an older
+//! copy of itself. Each start of a manager adds a [`LeaderTerm`] to its store, with a random number that no
+//! other start has. Nodes record the latest term they have seen and its revision. A restored store either
+//! lacks that term or ended it too early, however often managers are started on that store.
 
 use serde::{Deserialize, Serialize};
 
 use super::Watermark;
 
-/// One manager's term over a store: from its start to the next one's.
+/// Term of one manager on a store: from its start to the start of the next manager.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaderTerm {
@@ -48,7 +48,7 @@ pub struct Lacking {
     pub own: Watermark,
 }
 
-/// Checks that a store at `own` with these terms [`contains`] `seen`.
+/// Checks that a store at watermark `own`, with `terms` as its lineage, [`contains`] `seen`.
 ///
 /// # Errors
 /// [`Lacking`] if it does not.
@@ -56,7 +56,8 @@ pub fn check(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> Result<()
     if contains(terms, own, seen) { Ok(()) } else { Err(Lacking { seen, own }) }
 }
 
-/// Returns true if a store at `own` with these terms, by ascending term, contains every change up to `seen`.
+/// Returns true if a store at watermark `own`, with `terms` as its lineage (by ascending term), contains
+/// every change up to `seen`.
 ///
 /// For a `seen` without a run's number, only term and revision are compared.
 pub fn contains(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
@@ -120,7 +121,8 @@ mod tests {
 
     #[test]
     fn a_store_that_was_put_back_never_grows_into_the_one_that_was_lost() {
-        // A store was copied at revision 9; the lost store continued in run 22, up to revision 15.
+        // A store was copied at revision 9. The original continued in run 22, up to revision 15, and was then
+        // lost.
         let seen = at(2, 22, 15);
         let mut terms = vec![leader(1, 11, 1)];
         for start in 0..40 {
@@ -130,7 +132,7 @@ mod tests {
             assert!(!holds(&terms, own, seen), "after start {start}");
             assert!(holds(&terms, own, at(1, 11, 9)), "who has not seen what was lost goes on");
         }
-        // The copy is from the middle of the run that the node saw.
+        // The copy was made in the middle of the run that the node has seen.
         let terms = [leader(2, 22, 10), leader(3, 1000, 13), leader(4, 1001, 40)];
         assert!(!holds(&terms, at(4, 1001, 80), seen) && holds(&terms, at(4, 1001, 80), at(2, 22, 12)));
     }

@@ -50,7 +50,7 @@ pub struct MemoryNode {
     pub health: Health,
     /// Number of the latest command issued to the node; 0 before the first.
     pub last_seq: u64,
-    /// Number of the command up to which the node has given a result for every command.
+    /// Highest number such that the node has given a result for every command up to it.
     pub acked_seq: u64,
 }
 

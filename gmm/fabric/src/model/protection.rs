@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Protection {
-    /// One copy: the content ends with the memory node that has it.
+    /// One copy: the content is lost with the memory node that holds it.
     #[default]
     None,
-    /// Two copies on different memory nodes: the content outlives each one of these.
+    /// Two copies on different memory nodes: the content survives the loss of either.
     Mirror,
 }
 

@@ -18,7 +18,7 @@ use cxloe_fabric::model::CMEM_LIMIT;
 /// Number of dynamic-capacity regions of each host.
 const REGIONS: u8 = 1;
 /// Bit of [`DcRegion::sanitize`] and [`SetDcRegion::sanitize`]: released memory is zeroed before its next
-/// use, as it always is here.
+/// use. Memory nodes always do that.
 const SANITIZE: u8 = 1;
 
 impl RequestContext<'_> {

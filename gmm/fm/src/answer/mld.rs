@@ -106,8 +106,8 @@ fn allocations(device: &Device, first: u8, count: u8) -> Result<Vec<LdAllocation
     (first..first + count).map(|id| of(id).map(|range_1| LdAllocation { range_1, range_2: 0 })).collect()
 }
 
-/// Returns the entries of the LDs from the first one on, as many as exist. A client that wants all of them
-/// gives 255.
+/// Returns the entries of those requested LDs that exist. A client that requests all of them sends a count of
+/// 255.
 fn fractions(all: &[u8; LDS_MAX as usize], payload: &[u8]) -> Result<CommandResponse, ReturnCode> {
     let GetQosFractions { count, first } = GetQosFractions::from_bytes(payload)?;
     if first >= LDS_MAX || count == 0 {

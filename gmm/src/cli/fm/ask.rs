@@ -27,7 +27,7 @@ use super::{DcdCommand, FmCommand, PortOperation, QosArgs, UnbindOption, VppbArg
 
 /// Pause between two reads of a background operation's status.
 const POLL: Duration = Duration::from_millis(50);
-/// Count that requests all vPPBs or LDs: the largest number in a field of one byte.
+/// Requests of one subcommand to an FM API endpoint, whose answers are printed as JSON or as tables.
 const ALL: u8 = u8::MAX;
 
 /// Sends the requests of a subcommand and prints the answers, as JSON or as tables.

@@ -1,5 +1,5 @@
-//! Connection of the command line to an FM API endpoint, over TLS with this client's certificate if it has joined.
-//! Refusals of an endpoint are mapped to the exit codes of other commands.
+//! Connection of the command line to an FM API endpoint, over TLS with this client's certificate if it has
+//! joined. An endpoint's refusals end the command with the same exit codes as a manager's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -89,7 +89,8 @@ impl Endpoint {
     }
 }
 
-/// Path at which `gmm fm join` writes this client's certificate by default: beside the log-ins.
+/// Path at which `gmm fm join` writes this client's certificate by default: in the folder of the saved
+/// log-ins.
 pub fn identity_default() -> PathBuf {
     contact::Logins::path().with_file_name("fm.identity")
 }

@@ -1,4 +1,4 @@
-//! Answers of FM API endpoints, as JSON and as tables.
+//! Formatting of the answers of FM API endpoints as JSON and as tables.
 
 pub use cxloe_daemon::command_line::Table;
 use cxloe_daemon::command_line::new_table;
@@ -26,7 +26,7 @@ pub fn opcode(number: u16) -> String {
     }
 }
 
-/// A table with one row per name and value.
+/// A table with two columns, name and value, from these rows.
 fn sheet(rows: Vec<(&str, String)>) -> Table {
     let mut table = new_table(["", "value"]);
     for (name, value) in rows {
@@ -122,7 +122,7 @@ fn vppb_status(vppb: &Vppb) -> &'static str {
     }
 }
 
-/// Virtual switches with their vPPBs: all of them, or only those in use.
+/// Virtual CXL switches (VCS) with their vPPBs: all vPPBs, or only those in use.
 pub fn virtual_switches(switches: &[VirtualSwitch], all: bool) -> JsonAndTable {
     let mut table = new_table(["VCS", "state", "USP", "vPPB", "status", "port", "LD"]);
     let rows = switches.iter().map(|switch| {
@@ -316,7 +316,7 @@ pub fn extents(extents: &dcd::Extents) -> JsonAndTable {
     (json!({"ld": extents.host, "total": extents.total, "extents": rows}), table)
 }
 
-/// Bytes from an offset on, sixteen per row.
+/// Hexadecimal dump of `bytes`, sixteen per row; `offset` is the address of the first byte.
 pub fn bytes(offset: u64, bytes: &[u8]) -> JsonAndTable {
     let mut table = new_table(["offset", "bytes"]);
     for (row, bytes) in (0u64..).zip(bytes.chunks(16)) {
@@ -326,7 +326,7 @@ pub fn bytes(offset: u64, bytes: &[u8]) -> JsonAndTable {
     (json!({"offset": offset, "bytes": hexadecimal(bytes)}), table)
 }
 
-/// True if the vPPB is bound, or is being bound or unbound.
+/// True if the vPPB is bound, or is currently being bound or unbound.
 pub fn is_used(status: VppbStatus) -> bool {
     status != VppbStatus::Unbound
 }

@@ -23,7 +23,7 @@ pub async fn list(client: &Client, args: &ListArgs, scope: &Scope) -> Result<Vec
         for event in page.events.iter().filter(|event| scope.fits(&about(event))) {
             found.push(output::value(event)?);
         }
-        // The log is read page by page, until a page ends with the newest event or brings none.
+        // The log is read page by page, until a page ends with the newest event or is empty.
         if page.through <= query.after || page.through >= page.newest {
             return Ok(found);
         }

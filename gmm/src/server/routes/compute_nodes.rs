@@ -148,8 +148,8 @@ pub fn superseded() -> ApiError {
     )
 }
 
-/// Reports a node's broken connection to the manager: dropped before [`completed`](Self::completed), it means
-/// that the long poll was aborted.
+/// Guard of a long poll: if it is dropped before [`completed`](Self::completed), the poll was aborted, and
+/// the guard reports to the manager that the node's connection broke.
 pub struct HangUp {
     core: Core,
     command: Option<Command>,

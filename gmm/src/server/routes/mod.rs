@@ -44,7 +44,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_millis(WAIT_MS_MAX + 10_000);
 #[derive(Clone)]
 struct Leader(Arc<str>);
 
-/// The router of all routes over a running core; `url` is where the manager is reached.
+/// The router of all routes, for a running core; `url` is where the manager is reached.
 pub fn router(core: Core, url: &str, authenticator: Authenticator) -> Router {
     let identified =
         middleware::from_fn_with_state((core.clone(), authenticator.clone()), identify::identified);

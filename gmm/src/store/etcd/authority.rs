@@ -1,5 +1,5 @@
-//! The certificate authority's key for managers that share a store: the first manager stores it, all managers use the
-//! stored one, and a restored backup replaces it.
+//! The certificate authority's key for managers that share a store: the first manager stores it, every other
+//! manager reads it, and a restored backup replaces it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct SharedAuthority {
 }
 
 impl SharedAuthority {
-    /// The key of the managers that share the store at `place`.
+    /// Creates access to the key that is stored at `place`.
     ///
     /// # Errors
     /// [`EtcdError`] if no client can be made; nothing is sent to etcd yet.

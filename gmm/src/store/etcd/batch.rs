@@ -1,6 +1,6 @@
-//! The records of one commit as steps of etcd transactions. The number of steps and of bytes of a transaction are
-//! limited, and no key may occur twice. So records that a later one replaces are left out, and the others are split
-//! into chunks.
+//! The records of one commit as steps of etcd transactions. A transaction may have a limited number of steps
+//! and bytes, and must not contain a key twice. So records that a later one replaces are left out, and the
+//! others are split into chunks.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub const RECORD_BYTES_MAX: usize = 1 << 20;
 pub struct Batch {
     /// New value of each changed key; `None`: the key is deleted.
     keys: BTreeMap<(Table, String), Option<String>>,
-    /// Key below which all records of a table are deleted, by table.
+    /// For each table, the key below which all records are deleted.
     emptied: BTreeMap<Table, String>,
 }
 

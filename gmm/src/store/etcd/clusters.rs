@@ -1,6 +1,6 @@
-//! Choice of the given members that belong to this manager's cluster, made without I/O. Each answer of etcd contains the
-//! number of its cluster. A member that was started anew with an empty folder, or restored alone, is a cluster of its
-//! own: it answers and accepts writes, and the other members do not have them.
+//! Selection of the configured members that belong to this manager's cluster, made without I/O. Each answer
+//! of etcd contains the number of its cluster. A member that was started with an empty folder, or restored
+//! alone, is a cluster of its own: it answers and accepts writes, which the other members do not have.
 
 /// Numbers of clusters seen at the members, by the member's index.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Clusters {
         Self { seen: vec![None; members], ours: None }
     }
 
-    /// Notes that the member with this index answered from the cluster with this number.
+    /// Records that the member with this index answered, and that its cluster has this number.
     pub fn saw(&mut self, member: usize, cluster: u64) {
         if let Some(seen) = self.seen.get_mut(member) {
             *seen = Some(cluster);

@@ -1,6 +1,6 @@
-//! Requests to an etcd cluster through its JSON gateway, one HTTP request each, to the member that answered last. A
-//! request that the member cannot have begun is repeated at the next one; other failures are the caller's, and its next
-//! request goes to the next member.
+//! Requests to an etcd cluster through its JSON gateway, one HTTP request each, to the member that answered
+//! last. A request that the member cannot have begun is repeated at the next one. Other failures are returned
+//! to the caller, and its next request goes to the next member.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use super::refusal::{Next, Refusal, Tries};
 use super::wire::{LeaseGranted, RangeAnswer, TxnAnswer, WatchAnswer, bytes};
 use crate::store::{EtcdAccess, EtcdPlace};
 
-/// Time-out of a connection attempt, and of the first question to each member.
+/// Time-out of a connection attempt, and of the first request to each member.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Maximum size of one message of a watch in bytes; it contains a value that anybody may have written (1.5 MiB at most,
@@ -29,7 +29,8 @@ const WATCH_BYTES_MAX: usize = 4 << 20;
 /// Reason for which a request to etcd failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdError {
-    /// No answer in time, or none at present. The request may have been carried out.
+    /// No answer arrived in time, or the members cannot serve the request at present. The request may have
+    /// been carried out.
     #[error("etcd does not answer at {host}: {reason}; is it running, and has it a quorum?")]
     Away {
         /// `HOST:PORT` of the last member that the request was sent to.
@@ -148,7 +149,7 @@ struct Streamed {
     result: LeaseGranted,
 }
 
-/// The given members, as known to all clients of one manager.
+/// The configured members of the cluster, with what all clients of one manager have found out about them.
 #[derive(Debug)]
 struct Members {
     hosts: Vec<String>,
@@ -183,7 +184,7 @@ impl Gateway {
         Self::over(Arc::new(members), place.access.clone())
     }
 
-    /// A client of the same cluster with connections of its own. Both share what is known about the members.
+    /// A client of the same cluster with connections of its own. Both share the findings about the members.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -215,8 +216,8 @@ impl Gateway {
         Ok(self.ask("kv/range", range, timeout).await?)
     }
 
-    /// The cluster of the first given member, and whether its database is full. Every member answers this, without a
-    /// quorum and without a token.
+    /// Returns the number of the first configured member's cluster, and whether its database is full. Every
+    /// member answers this request, without a quorum and without a token.
     pub async fn status(&self, timeout: Duration) -> Option<(Option<u64>, bool)> {
         let host = self.members.hosts.first()?;
         let (status, body) = self.post(host, None, "maintenance/status", &json!({}), timeout).await.ok()?;
@@ -245,7 +246,7 @@ impl Gateway {
         }
     }
 
-    /// Returns when a change of `key` at `revision` or later is reported.
+    /// Waits until etcd reports a change of `key` at `revision` or later.
     ///
     /// # Errors
     /// [`EtcdError`] if the member ends the watch or breaks the connection.
@@ -286,7 +287,7 @@ impl Gateway {
         self.members.clusters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request, with a new token and at other members if that helps.
+    /// Sends a request; if it fails, repeats it with a new token or at other members where that may help.
     async fn ask<A: DeserializeOwned>(
         &self,
         path: &str,
@@ -311,8 +312,8 @@ impl Gateway {
         }
     }
 
-    /// Requests from each of several members, once, the number of its cluster; a member that does not answer
-    /// is judged by its first answer.
+    /// Asks each of several members, once, for the number of its cluster. A member that does not answer is
+    /// judged later, by its first answer to another request.
     async fn probe(&self) {
         let hosts = &self.members.hosts;
         if hosts.len() == 1 || self.members.probed.swap(true, Ordering::Relaxed) {
@@ -372,7 +373,7 @@ impl Gateway {
         let failed = |reason, refusal: Refusal| {
             if refusal.moves_on() {
                 let next = asked.wrapping_add(1);
-                // If another request has moved on already, this one does not skip a member.
+                // If another request has already moved `current` on, moving it again would skip a member.
                 let _ = current.compare_exchange(asked, next, Ordering::Relaxed, Ordering::Relaxed);
             }
             Failed { host: host.clone(), reason, refusal }

@@ -1,12 +1,12 @@
 //! Election of the leader among managers that share one etcd: the manager whose key `PREFIX/leader` exists. The key is
 //! bound to a lease and contains the leader's URL. The leader renews the lease three times in its duration. If it
-//! cannot, its [`Lease`] ends before etcd's, so no two managers ever use the store at the same time.
+//! cannot, its [`Lease`] ends before the one in etcd, so no two managers ever use the store at the same time.
 //!
 //! ```text
-//!   attempt: key there? --yes--> follow its URL, look again
+//!   attempt: leader's key exists? --yes--> follow its URL, look again later
 //!              | no
 //!              v
-//!            lease, key created with it (if still absent) --> Leadership --keep--> ... --> over: attempt again
+//!            request lease, create key (if still absent) --> Leadership --keep--> lead lost: attempt again
 //! ```
 
 use std::sync::Arc;
@@ -59,9 +59,9 @@ pub enum Attempt {
     Won(Leadership),
     /// Another manager leads; this is its URL.
     Led(String),
-    /// No manager leads, for this reason, which passes by itself.
+    /// No manager leads at present; the text gives the reason, which passes without intervention.
     Expiring(String),
-    /// No manager can lead until somebody mends the leader's key; the text says how.
+    /// No manager can lead until an operator corrects the leader's key; the text says how.
     Blocked(String),
 }
 
@@ -184,7 +184,8 @@ fn safe_end_ms(asked_ms: u64, ttl_s: u64) -> u64 {
     asked_ms + ttl_s * 900
 }
 
-/// Condition on a leader's writes: the leader's key must be the one that this leader created.
+/// Condition on a leader's writes: the leader's key must be the one that this leader created. It fences off a
+/// former leader.
 #[derive(Debug, Clone)]
 pub struct FencingToken {
     pub(super) key: String,
@@ -194,7 +195,7 @@ pub struct FencingToken {
 }
 
 impl FencingToken {
-    /// The lease outside of which writes are not attempted.
+    /// The leader's lease; once it has ended, no write is attempted.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
@@ -229,8 +230,8 @@ impl Leadership {
         self.token.clone()
     }
 
-    /// Renews the lease until it ends, and watches the leader's key. Returns the reason of the end. The lease has then
-    /// ended for all its users.
+    /// Renews the lease and watches the leader's key until the lead is lost, then ends the lease for all its
+    /// clones. Returns the reason of the loss.
     pub async fn keep(&self) -> String {
         let reason = tokio::select! {
             reason = self.renew() => reason,
@@ -272,7 +273,7 @@ impl Leadership {
         (key.create_revision, key.mod_revision, key.lease) == (created, created, self.lease)
     }
 
-    /// Renews the lease until it ends. Returns the reason of its end.
+    /// Renews the lease until it ends. Returns the reason why it ended.
     async fn renew(&self) -> String {
         let lease = &self.token.lease;
         let (usual, mut pause, mut trouble) = (self.ttl / 3, self.ttl / 3, None);

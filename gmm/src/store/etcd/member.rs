@@ -1,4 +1,4 @@
-//! Examination of the given members one by one, as the manager's client with its credentials, for `gmm doctor`. Nothing
+//! Examination of each configured member of etcd, with the manager's credentials, for `gmm doctor`. Nothing
 //! is written.
 
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::store::EtcdPlace;
 /// Time-out of one request to etcd.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Findings about one of the given members.
+/// Findings about one configured member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdMember {
     /// The address, `HOST:PORT`.
     pub host: String,
     /// Number of the cluster to which the member belongs; none if the member does not report it.
     pub cluster: Option<u64>,
-    /// True if the cluster's database has no room.
+    /// True if the cluster's database is full.
     pub full: bool,
     /// Reason why this manager cannot read its keys there; none if it can.
     pub failed: Option<EtcdError>,
 }
 
-/// Reads the leader's key at each of the members that `place` names, which requires a quorum and the rights
-/// of this manager.
+/// Reads the leader's key from each member that `place` names, which requires a quorum and the rights of this
+/// manager.
 ///
 /// # Errors
 /// [`EtcdError`] if no client or runtime can be made.

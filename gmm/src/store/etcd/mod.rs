@@ -112,7 +112,7 @@ impl EtcdStore {
         StoreError::Deposed { place: self.place.to_string() }
     }
 
-    /// The error for the damaged `key`, which is given without the prefix of the fabric or whole.
+    /// The error for a damaged key; `key` may be given with or without the fabric's prefix.
     fn damaged_error(&self, key: &str, reason: impl Into<String>) -> StoreError {
         let prefix = self.place.key("");
         let key = if key.starts_with(&prefix) { key.to_owned() } else { format!("{prefix}{key}") };

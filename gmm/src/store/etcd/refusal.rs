@@ -36,7 +36,7 @@ pub enum Refusal {
     Unconnected,
     /// No answer came, or the member could not finish: the request may have been carried out.
     Unanswered,
-    /// The token is invalid, expired, or of an earlier revision of etcd's users: another one is needed.
+    /// The token is invalid, expired, or older than the latest change of etcd's users: a new one is needed.
     Token,
     /// The member has too much to do, or has no leader at present.
     Busy,
@@ -46,13 +46,13 @@ pub enum Refusal {
     NoSpace,
     /// The object, such as a lease, does not exist.
     NotFound,
-    /// The user, the password or the user's rights do not suffice.
+    /// The user does not exist, the password is wrong, or the user lacks a right.
     Denied,
     /// The peer does not answer as etcd's JSON gateway does.
     NotEtcd,
     /// The member belongs to another cluster.
     OtherCluster,
-    /// etcd cannot carry out such a request.
+    /// etcd refuses the request for another reason, for example because it is too large.
     Invalid,
 }
 
@@ -86,12 +86,12 @@ impl Refusal {
         if status == 503 || status == 429 { Self::Busy } else { Self::NotEtcd }
     }
 
-    /// True if the same request may succeed a little later without anybody's help.
+    /// True if the same request may succeed a little later without intervention.
     pub fn is_passing(self) -> bool {
         matches!(self, Self::Unconnected | Self::Unanswered | Self::Busy | Self::Token)
     }
 
-    /// True if another member may answer otherwise, and this one has not begun to carry the request out.
+    /// True if another member may answer differently, and this one has not begun to carry the request out.
     fn is_of_this_member(self) -> bool {
         matches!(self, Self::Unconnected | Self::NotEtcd | Self::OtherCluster | Self::Denied)
     }

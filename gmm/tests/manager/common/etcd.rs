@@ -135,7 +135,7 @@ impl Etcd {
         self.client_port
     }
 
-    /// Location of a store in this etcd, under this prefix.
+    /// Location of a store in this etcd, with its keys under `prefix`.
     pub fn place(&self, prefix: &str) -> EtcdPlace {
         format!("etcd://127.0.0.1:{}/{prefix}", self.client_port).parse().unwrap()
     }

@@ -59,21 +59,21 @@ impl Served {
         Self::start_guarded_over(&["--data-dir", folder.to_str().unwrap()], folder, more)
     }
 
-    /// As [`start_guarded`](Self::start_guarded), over the store that the arguments `store` give.
+    /// As [`start_guarded`](Self::start_guarded), with `store` as the arguments that select the store.
     pub fn start_guarded_over(store: &[&str], folder: &Path, more: &[&str]) -> Self {
         let mut served = Self::start_as(&[], store, folder, more);
         served.url = served.url.replacen("http:", "https:", 1);
         served
     }
 
-    /// Starts a manager without access control, over the store that the arguments `store` give.
+    /// Starts a manager without access control; `store` contains the arguments that select the store.
     pub fn start_over(store: &[&str], folder: &Path, more: &[&str]) -> Self {
         Self::start_as(&["--insecure"], store, folder, more)
     }
 
     fn start_as(how: &[&str], store: &[&str], folder: &Path, more: &[&str]) -> Self {
         let (port_file, log) = (folder.join("port"), folder.join("log"));
-        // The port file of an earlier manager must not be taken for that of this one.
+        // The port file of an earlier manager must not be mistaken for that of this one.
         drop(std::fs::remove_file(&port_file));
         let mut child = gmm()
             .args(["serve", "--listen", "127.0.0.1:0"])

@@ -1,5 +1,5 @@
-//! A memory node without memory: it registers, carries out commands, keeps its watermark over restarts of its manager,
-//! refuses a manager with a lower watermark, and records violations of the rules.
+//! A memory node without memory: it registers, carries out commands, keeps its watermark across restarts of
+//! its manager, refuses a manager with a lower watermark, and records violations of the rules.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use cxloe_fabric::model::{CnId, CommandResult, Mapping, NodeAction, NodeCommand,
 pub struct Known {
     /// The highest term and revision seen.
     pub seen: Watermark,
-    /// CN and CMem address that each mapped extent serves.
+    /// CN and CMem address that are mapped to each extent, by extent.
     pub mapped: BTreeMap<u64, (CnId, u64)>,
     /// Number of registrations until now.
     pub registrations: u64,

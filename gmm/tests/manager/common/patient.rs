@@ -22,7 +22,7 @@ pub struct Orders {
     pub refuse: Option<String>,
     /// Maximum number of bytes that the node zeroes; none: all.
     pub zero_only: Option<u64>,
-    /// Report that the node sends.
+    /// Report that the node sends with each sync.
     pub stats: Value,
 }
 
@@ -90,7 +90,7 @@ pub struct Agent {
     pub regions: Vec<Region>,
     /// True to keep regions that the agent is asked to release.
     pub clings: bool,
-    /// True while the agent is held in reset.
+    /// True while the manager holds the agent in reset.
     pub held: bool,
     /// Errors generated at the agent's vPPBs.
     pub errors: Vec<VppbError>,

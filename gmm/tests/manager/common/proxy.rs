@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Treatment of the next request and its answer.
+/// Treatment of the next request and its answer by the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Request and answer are forwarded.
@@ -23,7 +23,7 @@ type Plan = Box<dyn FnMut() -> Fate + Send>;
 
 struct Shared {
     plan: Mutex<Plan>,
-    /// All bytes that were forwarded to the server, by connection.
+    /// All bytes forwarded to the server, one vector for each connection.
     heard: Mutex<Vec<Vec<u8>>>,
     stop: AtomicBool,
     to: SocketAddr,
@@ -84,7 +84,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // A connection wakes the thread, which then sees that it is to stop.
+        // A connection wakes the thread, which then finds that it has to stop.
         drop(TcpStream::connect(self.address));
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();

@@ -1,5 +1,5 @@
 //! Three managers over etcd with ten thousand records: the fabric is restored from a backup, and etcd is
-//! disturbed in one way after the other while clients create regions. Every acknowledged region must exist
+//! disturbed in several ways in turn while clients create regions. Every acknowledged region must exist
 //! exactly once.
 
 use std::net::TcpListener;
@@ -19,21 +19,21 @@ use crate::common::{EXTENT, Served, compute_node, eventually, gmm, memory_node};
 
 /// Number of compute nodes in the backup.
 const RECORDS: u16 = 10_000;
-/// Number of requests that fill the store at the same time.
+/// Number of concurrent requests that fill the store.
 const AT_ONCE: u16 = 16;
 /// Number of clients that create regions.
 const CREATORS: u32 = 8;
-/// Number of creates that have to be acknowledged after one disturbance before the next one begins.
+/// Number of creates that must be acknowledged between two disturbances.
 const BETWEEN: usize = 40;
-/// Pause of a client after a refusal, and of the test between two looks at the number of creates.
+/// Pause of a client after a refusal, and of the test between two reads of the number of creates.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Results of the creates. Each create has a number of its own, which the region has as its user id.
+/// Outcomes of the creates. Each create has a unique number, which becomes the user id of its region.
 #[derive(Default)]
 struct Creates {
     next: AtomicU32,
     acknowledged: std::sync::Mutex<Vec<u32>>,
-    /// Creates of which the answer was lost.
+    /// Numbers of the creates whose answers were lost.
     unknown: std::sync::Mutex<Vec<u32>>,
     refused: AtomicUsize,
     stop: AtomicBool,
@@ -52,7 +52,7 @@ impl Creates {
             let owner = record((number % u32::from(RECORDS)) as u16);
             let nameless = CreateRegion::nameless(EXTENT, owner);
             let create = CreateRegion { uid: Some(number), wait_ms: 0, ..nameless };
-            // A refused create is repeated: a refusal means that nothing was done.
+            // A refused create is repeated: a refusal means that the manager has changed nothing.
             while !self.stop.load(Ordering::SeqCst) {
                 match client.create_region(&create).await {
                     Ok(_) => self.acknowledged.lock().unwrap().push(number),
@@ -69,7 +69,7 @@ impl Creates {
     }
 }
 
-/// A compute node of the backup.
+/// CN id of compute node `number` in the backup.
 fn record(number: u16) -> CnId {
     let [high, low] = number.to_be_bytes();
     CnId::new([2, 0, 0, 9, high, low]).unwrap()

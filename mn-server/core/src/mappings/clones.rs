@@ -7,7 +7,7 @@
 //!   serve_clone: the extents are mapped; the rest is copied in the background
 //! ```
 //!
-//! A command that is carried out again begins anew with the extents that are not mapped yet.
+//! A command that is carried out again starts over with the extents that are not mapped yet.
 
 use cxloe_fabric::model::{CloneCmem, NodeAction, NodeCommand};
 

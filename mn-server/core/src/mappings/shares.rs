@@ -41,8 +41,8 @@ impl Mappings {
         }
     }
 
-    /// Adds a share of a mapping, and returns the generation from which on it is in force. Fails if the
-    /// mapping is not here, or not sealed.
+    /// Adds a share of a mapping, and returns the generation from which on it is in force. Fails if this node
+    /// does not have the mapping, or the mapping is not sealed.
     pub(super) fn share(&mut self, share: &Share, mapped: &[Translation]) -> Result<u64, String> {
         let is_sealed = |t: &Translation| t.sealed && self.writer.owner(t.mp_extent) == Some(*t);
         if let Some(t) = mapped.iter().find(|t| !is_sealed(t)) {
@@ -55,7 +55,8 @@ impl Mappings {
         Ok(self.set_shares(shares))
     }
 
-    /// All shares except the one at the same CMem base of the same reader, which `share` replaces or ends.
+    /// All shares except the one that `share` replaces or ends: that of the same reader at the same CMem
+    /// base.
     pub(super) fn shares_without(&self, share: &Share) -> impl Iterator<Item = Share> + use<> {
         let (reader, base) = (share.reader, share.reader_base);
         let others = self.shares.iter().filter(|held| (held.reader, held.reader_base) != (reader, base));

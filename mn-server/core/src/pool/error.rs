@@ -39,7 +39,7 @@ pub enum PoolError {
     )]
     Disk {
         path: PathBuf,
-        /// Bytes that the file needs and has not been allocated yet.
+        /// Bytes that still have to be allocated for the file.
         needed: u64,
         available: u64,
     },
@@ -154,7 +154,8 @@ impl PoolError {
 fn reserving(page: ByteSize, reserve: u64, knob: &Path) -> String {
     let now = format!("`echo {reserve} > {}`", knob.display());
     match page {
-        // While the machine runs, hardly any GiB of memory is in one piece.
+        // On a running machine hardly any contiguous GiB of memory is free, so a reservation at boot is
+        // suggested as well.
         ByteSize(GIB) => format!("{now}, or at boot hugepagesz=1G hugepages={reserve}"),
         _ => now,
     }

@@ -11,8 +11,8 @@ use super::{Backing, PoolError};
 /// Alignment in bytes that [`Backing`] requires.
 const ALIGN: usize = 4096;
 
-/// Zeroed heap memory, [`ALIGN`] bytes more than needed and aligned here: without a required alignment the allocator
-/// uses untouched zero pages of the kernel.
+/// Zeroed heap memory. The allocation has [`ALIGN`] spare bytes and is aligned here, because the allocator
+/// uses untouched zero pages of the kernel only if no alignment is required.
 #[derive(Debug)]
 pub(super) struct HeapMemory {
     start: NonNull<u8>,

@@ -61,7 +61,7 @@ impl Layout {
         SUPERBLOCK_BYTES + self.table_bytes()
     }
 
-    /// Computes the layout of a pool with `bytes` for extents; the head comes in addition.
+    /// Computes the layout of a pool with `bytes` for extents, plus the head.
     pub fn serving(bytes: u64, extent_bytes: u64) -> Result<Layout, PoolError> {
         check_extent_bytes(extent_bytes)?;
         if bytes == 0 || !bytes.is_multiple_of(extent_bytes) {

@@ -17,7 +17,7 @@ use super::layout::{PAGE_BYTES, SUPERBLOCK_BYTES};
 use super::superblock::USED_BYTES;
 use super::{Pool, PoolError};
 
-/// Bytes zeroed between two calls of `keep_going`, which takes a tenth of a millisecond.
+/// Bytes zeroed between two calls of `keep_going`; zeroing them takes a tenth of a millisecond.
 const ZERO_SLICE: u64 = 1 << 20;
 
 /// A slot of the page table: four 64-bit words, always read and written atomically.
@@ -97,7 +97,7 @@ impl Pool {
         }
     }
 
-    /// Prefetches the line at `mp`, which takes about a nanosecond.
+    /// Prefetches the line at `mp`; the call takes about a nanosecond.
     #[inline]
     pub fn prefetch(&self, mp: MpAddr) {
         if mp.0 < self.served_bytes {
@@ -130,7 +130,7 @@ impl Pool {
         } else if !self.fill_with_zeros(extent, &mut keep_going)? {
             return Ok(false);
         }
-        // The next owner may write to the extent at any time.
+        // The extent does not count as zero any more, because its next owner may write to it at any time.
         self.known_zero[extent.0 as usize / 64].fetch_and(!(1 << (extent.0 % 64)), Ordering::Relaxed);
         Ok(true)
     }

@@ -21,7 +21,7 @@ pub enum PoolSpec {
     Dax(PathBuf),
 }
 
-/// A `--pool` value that names no kind of memory.
+/// Error: the `--pool` value names no kind of memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a kind of pool; use anon, huge2m, huge1g, file:/path or dax:/dev/daxX.Y")]
 pub struct PoolSpecError(String);

@@ -82,7 +82,8 @@ mod tests {
     struct Shared {
         claimed: loom::sync::atomic::AtomicU64,
         done: loom::sync::atomic::AtomicU64,
-        /// Number of acts; the model reports a thread that reads it while another writes it.
+        /// Number of times that `act` was called. The model checker reports a thread that reads the number
+        /// while another writes it.
         acts: UnsafeCell<u32>,
     }
 

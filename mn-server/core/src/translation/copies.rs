@@ -50,7 +50,7 @@ impl ExtentCopy {
         ExtentCopy { source, target, claimed, known: AtomicBool::new(known), ended: AtomicBool::new(false) }
     }
 
-    /// Copies a page unless it is copied. If another thread is copying the page, waits for about a
+    /// Copies a page unless that was done already. If another thread is copying the page, waits for about a
     /// microsecond.
     fn ensure(&self, pool: &Pool, page: u64) {
         let (word, bit) = (page as usize / 64, 1 << (page % 64));
@@ -113,8 +113,8 @@ impl CopySet {
         &self.by_source[first..first + count]
     }
 
-    /// Copies the page at `mp`, if it is not there yet, and before a write also to its clones. Call before
-    /// the memory is accessed.
+    /// Copies the page at `mp` from its source, if that was not done yet; before a write, copies the page
+    /// also to its clones. Call before the memory is accessed.
     #[cold]
     pub fn before(&self, pool: &Pool, mp: MpAddr, written: bool) {
         let shift = pool.extent_bytes().trailing_zeros();
@@ -171,7 +171,7 @@ impl Copies {
                 continue;
             }
             if word != recorded(pool, source, target) || source.0 >= pool.extents() {
-                // Damaged, or of another incarnation, whose content is lost.
+                // The record is damaged, or of another incarnation, whose content is lost.
                 head.store(0, Ordering::Relaxed);
                 continue;
             }
@@ -198,7 +198,8 @@ impl Copies {
         });
     }
 
-    /// Allows the background to fill these extents, because every worker now has their copies in its set.
+    /// Allows the background thread to fill these extents, because every worker now has their copies in its
+    /// set.
     pub fn known(&self, targets: &[MpExtent]) {
         let present = self.current();
         targets

@@ -3,8 +3,8 @@
 //! successor's requests.
 //!
 //! ```text
-//!   worker 0: Start of the CN itself, another instance --> current := that one, a new generation
-//!   worker 3: its next batch --> ends the sessions of shards of the one before
+//!   worker 0: Start of the CN itself, new instance --> becomes the current one, in a new generation
+//!   worker 3: its next batch --> ends the sessions of the former instance's shards
 //!   worker 0: Start again    --> all workers have passed the generation: StartAck
 //! ```
 //!

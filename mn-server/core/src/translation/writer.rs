@@ -152,7 +152,7 @@ impl PageTableWriter {
         self.seal()
     }
 
-    /// Allows the background to fill these extents, which may be mapped from now on.
+    /// Allows the background thread to fill these extents, which may be mapped from now on.
     pub(crate) fn copies_known(&mut self, targets: &[MpExtent]) {
         self.table.copies().known(targets);
     }

@@ -141,7 +141,7 @@ fn judge_running_link(node: &NodeStatus) -> Check {
     )
 }
 
-/// Compares the manager's contact with the node `name` with whether the node runs here.
+/// Compares the manager's record of contact with the node `name` and whether the node runs here.
 fn judge_known(name: &str, runs: bool, health: Option<Health>) -> Check {
     let (group, check) = (Group::Peers, "registration");
     match (runs, health) {

@@ -29,7 +29,7 @@ const SHARED_MEMORY: &str = "net_memif";
 /// Size in megabytes of the memory for buffers on a machine without huge pages.
 const MEMORY: u32 = 128;
 
-/// Name of a device, as an option has it.
+/// Parsed name of a DPDK device, as written in an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeviceName {
     /// Device and arguments of its driver, in DPDK's syntax.
@@ -68,8 +68,8 @@ impl DeviceName {
         Ok(DeviceName { device, mtu })
     }
 
-    /// Whether the device is shared memory that this process connects to. Only a new opening connects it
-    /// again.
+    /// Whether the device is shared memory that this process connects to. Reconnecting requires opening the
+    /// device again.
     pub fn connects_by_opening(&self) -> bool {
         self.device.starts_with(SHARED_MEMORY) && self.argument("role") == Some("client")
     }
@@ -86,7 +86,8 @@ impl DeviceName {
         else {
             return;
         };
-        // If a process listens there, another error comes, as that socket is of another type.
+        // If a process listens on the socket, connecting fails with another error, because its socket type
+        // differs.
         let nobody_listens = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if self.argument("role") != Some("client") && UnixStream::connect(path).is_err_and(nobody_listens) {
             let _ = std::fs::remove_file(path);
@@ -167,7 +168,7 @@ fn runtime(name: &DeviceName) -> Result<&'static Runtime, String> {
     let pci = name.is_on_pci();
     let affinity = Affinity::of_this_thread();
     let started = plugin.start(&arguments(name, affinity.first(), has_huge_pages()));
-    // DPDK pins the thread that starts it to a CPU, which this thread must not keep.
+    // DPDK pins the calling thread to one CPU when it starts; this undoes the pinning.
     affinity.restore();
     started.map_err(|why| explained(&why, pci))?;
     let plugin = Box::leak(Box::new(plugin));

@@ -40,7 +40,7 @@ const SLEEP_MAX: Duration = Duration::from_micros(50);
 
 /// Time without a process at the other end of shared memory after which the link is opened again.
 const ALONE_MAX: Duration = Duration::from_millis(500);
-/// Number of calls without a frame between two checks for that process.
+/// Number of calls without a frame between two checks whether a process is at the other end.
 const IDLE_CHECK: u32 = 4096;
 
 /// Whether `interface` names a device of DPDK: it then begins with [`PREFIX`].
@@ -68,11 +68,11 @@ pub struct DpdkLink {
     counters: LinkCounters,
     /// Frames that a wait has received, for the next call of `receive`.
     waiting: Vec<Frame>,
-    /// Whether only a new opening connects the link again after the other process has ended and come back.
+    /// Whether the link must be opened again to reconnect after the process at the other end was restarted.
     connects_by_opening: bool,
     /// Number of calls of `receive` that found nothing.
     idle: u32,
-    /// Time since which no process has been at the other end.
+    /// Time at which the process at the other end was first found missing; `None` while it is there.
     alone: Option<Instant>,
 }
 
@@ -87,7 +87,7 @@ struct DpdkTransmit {
     counters: LinkCounters,
 }
 
-/// Queue of the plug-in, which is freed when the value is dropped.
+/// Queue made by the plug-in; dropping the value frees the queue.
 struct Queue {
     plugin: &'static Plugin,
     queue: NonNull<c_void>,

@@ -18,7 +18,7 @@ pub const PLUGIN: &str = "CXLOE_DPDK";
 const FILE: &str = "libcxloe_dpdk.so";
 /// Folder in which the package `cxloe-dpdk` installs the plug-in.
 const INSTALLED: &str = "/usr/lib/cxloe";
-/// Length in bytes of the buffer for the plug-in's reason of a failure.
+/// Length in bytes of the buffer into which the plug-in writes the reason of a failure.
 const WHY: usize = 256;
 
 /// Description of a device by the plug-in; laid out as in `cxloe_dpdk.h`.

@@ -51,7 +51,7 @@ struct Route {
     outer: Option<Outer>,
 }
 
-/// State that the transmit sides share: routes, and the slot lent.
+/// State shared by the transmit sides: the routes, and the slot currently lent to the caller.
 struct Sender {
     /// Sorted by MAC, for a binary search.
     routes: Vec<Route>,

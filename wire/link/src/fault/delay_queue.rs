@@ -7,7 +7,7 @@ use cxloe_wire::time::Time;
 pub(super) struct Delayed {
     bytes: Box<[u8]>,
     len: usize,
-    /// Number of frames that have passed this direction when the frame is due.
+    /// Count of frames passed in this direction at which the frame becomes due.
     after: u64,
     /// Time at which the frame is due even if too few frames have passed.
     deadline: Time,
@@ -58,7 +58,7 @@ impl DelayQueue {
         Some(self.frames.remove(due))
     }
 
-    /// Takes back a frame that could not be sent, as the first to be taken again.
+    /// Returns a frame to the front of the queue, because it could not be sent.
     pub fn put_back(&mut self, delayed: Delayed) {
         self.frames.insert(0, delayed);
     }

@@ -25,7 +25,7 @@ fn number(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[12..16].try_into().unwrap())
 }
 
-/// A sender at A and a receiver at B, each with the faults of a text in its direction.
+/// A sender at A and a receiver at B. The faults given as text apply to sending at A and to receiving at B.
 struct Bench {
     net: SimNetwork,
     a: FaultInjector<SimLink>,
@@ -193,7 +193,8 @@ fn gap_counts_frames() {
             }
         }
         assert!(counters.reordered > 3, "{counters:?}");
-        // The last held frame may have had no frame after it.
+        // The last held frame may have had no later frame to overtake it, and then is not counted as
+        // reordered.
         assert!(counters.reordered - held <= 1, "{dir}: {held} of {counters:?}");
     }
 }

@@ -42,7 +42,8 @@ impl<T: Send + 'static> Handshaker<T> {
         Ok(Handshaker { jobs, done, under_way: 0 })
     }
 
-    /// Queues a job. If the queue is full, the job is lost, as a frame may be; the CN sends its Hello again.
+    /// Queues a job. If the queue is full, the job is dropped, like a lost frame: the CN sends its Hello
+    /// again.
     pub fn compute(&mut self, whose: T, job: HandshakeJob) {
         self.under_way += usize::from(self.jobs.try_send((whose, job)).is_ok());
     }

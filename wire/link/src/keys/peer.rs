@@ -16,7 +16,7 @@ pub struct PeerKey {
     pub key: PublicKey,
 }
 
-/// A text that is not a [`PeerKey`].
+/// Error: the text is not a [`PeerKey`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot read `{0}` as the key of a node: write MAC=KEY, for example 02:00:00:00:00:01= and 44 characters of base64"

@@ -16,7 +16,8 @@ pub(crate) const UDP_PORT_DEFAULT: u16 = 63_669;
 pub struct UdpAddress {
     /// IP address; `None` stands for the first address of the interface, IPv4 before IPv6.
     pub ip: Option<IpAddr>,
-    /// UDP port to listen at; another than the default gives the node a derived MAC.
+    /// UDP port to listen on. With any port but the default, the node gets a MAC derived from address and
+    /// port.
     pub port: u16,
 }
 
@@ -35,7 +36,7 @@ impl fmt::Display for UdpAddress {
     }
 }
 
-/// Text that is not a local address.
+/// Error: the text is not a local address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not an address to listen on: write ADDRESS, ADDRESS:PORT or :PORT, as in 10.0.0.1, 10.0.0.1:63669 or [fd00::1]:63669; it must be one address of this machine, not 0.0.0.0"

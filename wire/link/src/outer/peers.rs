@@ -26,7 +26,7 @@ pub struct Peer {
     pub address: SocketAddr,
 }
 
-/// Text that does not name a peer.
+/// Error: the text does not name a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a peer: write MAC=ADDRESS:PORT, as in 02:00:00:00:00:01=10.0.0.1:63669 or 02:00:00:00:00:01=[fd00::1]:63669"
@@ -64,7 +64,7 @@ impl Peer {
         })
     }
 
-    /// Whether MAC and address can belong to one node: neither is a group or zero.
+    /// Whether MAC and address can belong to one node: neither is zero or a group address.
     fn is_one(&self) -> bool {
         let ip = self.address.ip();
         !self.mac.is_multicast()

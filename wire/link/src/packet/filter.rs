@@ -1,5 +1,5 @@
-//! Filter of a packet socket: passes frames for this station. Among several sockets of one interface, each
-//! gets the frames of a part of the senders.
+//! Filter of a packet socket: passes frames for this station. If several sockets share an interface, each
+//! gets the frames of some of the senders.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,8 @@ const COMMAND_AT: u32 = 14;
 /// Offset at which the kernel's filter machine loads a random number instead of bytes of the frame.
 const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
 
-/// Instructions that drop the Hellos that the sieve does not pass; other frames continue at the end.
+/// Returns instructions that drop the Hellos rejected by the sieve; all other frames continue with the next
+/// instruction of the filter.
 fn sift(sieve: &HelloSieve) -> Vec<libc::sock_filter> {
     const PASS: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, u32::MAX);
     const DROP: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
@@ -85,7 +86,8 @@ pub(super) fn attach_filter(
         statement(libc::BPF_RET | libc::BPF_K, 0),
     ];
     if let Some(port) = port {
-        // UDP, no fragment, and the port after an IP header of any length.
+        // Checks that the packet is UDP, is no fragment, and goes to the port; the IP header may have any
+        // length.
         program.extend([
             statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 23),
             jump(equal, 17, 1, 0),
@@ -135,7 +137,8 @@ pub(super) fn join_fanout(
     // Last two bytes of the source address, modulo the number of queues. The packet data here begins after
     // the Ethernet header; SKF_LL_OFF reaches back to it.
     let link_layer = libc::SKF_LL_OFF as u32;
-    // Inside UDP, it is the source address of the inner frame, after the IP and UDP headers.
+    // Inside UDP, senders are distinguished by the source address of the inner frame, after the IP and UDP
+    // headers.
     let senders_end = if inside_udp { 20 + 8 + 10 } else { link_layer.wrapping_add(10) };
     let program = [
         statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, senders_end),
@@ -155,8 +158,8 @@ mod tests {
     const CN: Mac = Mac([2, 0xF0, 0xFE, 0xDC, 0xBA, 1]);
     const NAMED: Mac = Mac([2, 0xF0, 0xFE, 0xDC, 0xBA, 2]);
 
-    /// Runs such a program as the kernel does, with `random` as the random number. Returns whether it passes
-    /// the frame.
+    /// Runs a filter program as the kernel does, with `random` as the random number. Returns whether the
+    /// program passes the frame.
     fn passes(program: &[libc::sock_filter], frame: &[u8], random: u32) -> bool {
         let load = |at: u32, len: usize| {
             let at = at as usize;
@@ -214,8 +217,8 @@ mod tests {
                 assert!(passes(&program, &frame(NAMED, command), random));
             }
         }
-        // For any number of peers the program must stay within the kernel's length limit, and no jump may
-        // exceed a byte.
+        // For any number of peers the program must stay within the kernel's length limit, and no jump
+        // distance may exceed a byte.
         let known: Vec<_> = (0..128).map(|n| (Mac::from_u64(n), quarter)).collect();
         let program = sift(&HelloSieve { known, others: Share::ALL });
         assert!(program.len() < 4096);

@@ -69,7 +69,7 @@ enum LinkPhase {
     Closed { not_before: Time },
 }
 
-/// Decides for all links on one interface.
+/// Decides when the links on one interface are closed and opened again.
 #[derive(Debug)]
 pub(super) struct Reopening {
     interface: String,

@@ -1,4 +1,4 @@
-//! The worker's side: a link that works while its interface does. Otherwise frames are lost, as on a wire.
+//! The worker's side of a persistent link. While the interface is unusable, frames are lost, as on a wire.
 
 use std::io::Write;
 use std::os::fd::RawFd;
@@ -15,13 +15,13 @@ use cxloe_wire::session::HelloSieve;
 /// Maximum sleep of a worker without a link, so that it soon takes the next one.
 const NO_LINK_SLEEP: Duration = Duration::from_millis(10);
 
-/// Order: the worker uses its link.
+/// State of a slot, and an order to the worker: use the link.
 const OPEN: u32 = 0;
-/// Order: the worker is to release its link.
+/// State of a slot, and an order to the worker: release the link.
 const CLOSE: u32 = 1;
-/// State: the worker has released its link.
+/// State of a slot: the worker has released its link.
 const CLOSED: u32 = 2;
-/// State: a new link waits for the worker.
+/// State of a slot: a new link is ready for the worker.
 const READY: u32 = 3;
 
 /// Passes links between a worker and the thread that opens them.

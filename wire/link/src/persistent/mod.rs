@@ -271,7 +271,7 @@ impl LinkWatch {
         }
         if set[1].revents != 0 {
             let (mut deleted, state) = (false, &mut self.state);
-            // A limited number; remaining notices wake the thread again.
+            // At most 64 notices at a time; the remaining ones wake the thread again.
             for _ in 0..64 {
                 let Some(notices) = &mut self.notices else { break };
                 if !notices.take(&mut |index| deleted |= state.deleted(index) == LinkStep::Close) {

@@ -166,8 +166,8 @@ impl Link for UdpLink {
         &self.info
     }
 
-    /// Dropped frames do not count, so that 0 means an empty queue. Instead, the number of system calls is
-    /// limited.
+    /// Dropped frames are not counted in the result, so that 0 means an empty queue. Instead, the number of
+    /// system calls is limited.
     #[inline]
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         self.tx.routes.follow();

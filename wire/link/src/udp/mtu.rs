@@ -26,8 +26,8 @@ pub(crate) fn frame_limit(mtu: usize, own: SocketAddr) -> usize {
     mtu.min(usize::from(u16::MAX)).saturating_sub(headers(own)).min(FRAME_MAX)
 }
 
-/// Returns the MTU of the path to `peer` that the kernel has: that of the route, or a smaller one that a
-/// router on the path has reported.
+/// Returns the kernel's MTU of the path to `peer`: that of the route, or a smaller one that a router on the
+/// path has reported.
 ///
 /// # Errors
 /// There is no route to `peer`.

@@ -42,7 +42,7 @@ fn ready(header: &mut libc::msghdr) {
 pub(super) struct Receiver {
     buffers: Box<[u8]>,
     call: Box<ReceiveCall>,
-    /// Number of messages of the last call.
+    /// Number of messages that the last system call received.
     filled: usize,
     at: usize,
     /// Range of the current message in `buffers` that has not been read yet. `segment` is the length of its

@@ -179,7 +179,7 @@ pub(super) fn bind(socket: &OwnedFd, own: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Connects to `peer`, which sends nothing.
+/// Connects to `peer`; for UDP this sends no packet.
 pub(super) fn connect(socket: &OwnedFd, peer: SocketAddr) -> io::Result<()> {
     let raw = RawAddress::from(peer);
     // SAFETY: pointer and length describe `raw`, which outlives the call.

@@ -117,8 +117,8 @@ fn frames_pass_whole_and_in_order_over_both_families() {
         let [mut a, mut b] = two(ip);
         let (from, to) = (a.info().mac, b.info().mac);
         let most = a.info().max_frame;
-        // More frames of one length than a message takes, shorter ones among them, the longest and the
-        // shortest.
+        // Test frames: more of one length than a message takes, shorter ones among them, and the longest and
+        // the shortest frame.
         let lens = (0..200).map(|i| match i {
             0..=99 => 93,
             100..=149 => [60, 93][i % 2],

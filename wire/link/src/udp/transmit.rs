@@ -11,7 +11,7 @@
 //!
 //! The kernel copies each message. Zero copy (`vmsplice`, `splice` after a corked head) was built and
 //! measured. A frame sent must not be overwritten before it was received, so frames would need a buffer
-//! larger than the window, which stays in no cache. On a veth that is a gain if the cores are far from each
+//! larger than the window, too large for any cache. On a veth that is a gain if the cores are far from each
 //! other, and a loss if they are near (`bench/results/links-2026-11-23b.json`).
 
 #![expect(unsafe_code, reason = "sendmmsg takes raw pointers")]
@@ -32,8 +32,8 @@ const SEGMENTS_MAX: usize = 64;
 /// Maximum number of bytes in a message: 64 KiB minus the headers of IP and UDP, with space for extension
 /// headers.
 const MESSAGE_BYTES_MAX: usize = 65_000;
-/// Padding in bytes that always costs less than another message. Longer frames may be padded by an eighth.
-/// The difference between a short frame and one with a line is smaller.
+/// Padding in bytes that always costs less than another message: more than the difference between a short
+/// frame and one with a line. Longer frames may be padded by up to an eighth of their length.
 const PADDING_MIN: usize = 64;
 /// Maximum number of messages in one call.
 const CALL_MAX: usize = 64;
@@ -157,7 +157,7 @@ impl Transmitter {
         self.messages.is_empty()
     }
 
-    /// Passes all messages to the kernel, as few system calls as possible.
+    /// Passes all messages to the kernel, in as few system calls as possible.
     pub fn send(&mut self, socket: &OwnedFd) -> SendResult {
         let mut lost = None;
         while self.done < self.messages.len() {

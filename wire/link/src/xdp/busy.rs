@@ -22,7 +22,7 @@ const BUSY_POLL_BUDGET: libc::c_int = 64;
 
 /// State of busy polling of an AF_XDP socket.
 pub(super) enum BusyPoll {
-    /// Not wanted, or without effect here.
+    /// Not requested, or without effect on this interface.
     Off,
     /// Wanted; the first frame will show whether the socket has a NAPI instance.
     Unknown(String),
@@ -108,7 +108,7 @@ impl InterfaceSettings {
             let path = PathBuf::from(format!("/sys/class/net/{interface}/{file}"));
             match std::fs::read_to_string(&path).and_then(|old| std::fs::write(&path, value).map(|()| old)) {
                 Ok(old) => before.push((path, old)),
-                // Optional: without this setting an interrupt comes now and then.
+                // Optional: without this setting, the interface still raises an interrupt occasionally.
                 Err(e) => tracing::debug!(path = %path.display(), value, %e, "interface setting not changed"),
             }
         }

@@ -56,7 +56,7 @@ impl Program {
         let program = load(&map, addresses, ethertype, ports)?;
         let (link, native) = match create_link(&program, interface.index, FLAG_NATIVE) {
             Ok(link) => (link, true),
-            // Another program is attached, which generic mode would not change.
+            // Another program is attached already, so generic mode would be refused as well.
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Err(e),
             Err(_) => (create_link(&program, interface.index, FLAG_GENERIC)?, false),
         };
@@ -223,7 +223,7 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
             }
         }
     }
-    // Minimum length of a frame for the loads of the program.
+    // Length that a frame needs so that all loads of the program lie within the frame.
     let least = if ports.is_some() { 42 } else { 18 };
     // Distance from the first address to the end of the redirection.
     let pass = (PER_ADDRESS * addresses.len() + 1 + checks.len() + redirect.len()) as i16;

@@ -21,7 +21,8 @@ pub(super) struct TxSide {
     first: u64,
     /// Number of chunks for each frame.
     parts: u32,
-    /// For each frame, the number of its chunks that the kernel has; empty if a frame has only one chunk.
+    /// For each frame, the number of its chunks that the kernel still holds; empty if a frame has only one
+    /// chunk.
     away: Box<[u8]>,
     umem: Arc<Umem>,
     lent: usize,

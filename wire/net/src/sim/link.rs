@@ -104,7 +104,7 @@ impl Sender {
         let mut net = self.network.net();
         for frame in self.staged.drain(..committed) {
             net.send(self.port, frame);
-            // One buffer is taken for each frame passed on, so that the next slots need no lock.
+            // One spare buffer is fetched for each frame passed on, so that the next slots need no lock.
             self.spare.push(net.buffer());
         }
         self.departing = net.departing(self.port);

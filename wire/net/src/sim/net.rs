@@ -13,7 +13,7 @@ use crate::impairment::FaultCounters;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
-/// Maximum number of frames on their way. A simulation with more has a fault of its own.
+/// Maximum number of frames on their way. A simulation that exceeds this number is itself faulty.
 const IN_FLIGHT_MAX: usize = 1 << 20;
 /// Length in bytes of the shortest frame with a destination and a source.
 const MACS: usize = 12;

@@ -66,7 +66,7 @@ pub(super) struct Port {
     pub open: bool,
     pub egress: Option<RatedWire>,
     pub ingress: Option<RatedWire>,
-    /// Times at which the committed frames that are still here will have left.
+    /// Departure times of the committed frames still queued.
     departures: VecDeque<Time>,
     fifo: VecDeque<Vec<u8>>,
     /// Length of the FIFO, which the link reads without locking the network.

@@ -118,7 +118,8 @@ fn ingress_rate_is_shared_and_bounded() {
     b.flush().unwrap();
     net.step(Time(1_000_000));
     let got = received(&mut c).len();
-    // Sending takes 100 us at twice the rate: frames for 100 us pass, and those for 20 us from the queue.
+    // Sending takes 100 us at twice the ingress rate: 100 frames pass meanwhile, and some 20 more from the
+    // full queue.
     assert!((119..=123).contains(&got), "{got}");
     assert_eq!(net.counters().full, 200 - got as u64);
 }

@@ -6,7 +6,7 @@
 //!               | no
 //!             yields? --yes--> yield the CPU once, and record how long that took
 //!               |
-//!             rest at the current time --> Round | Housekeeping (then a round) | Sleep at most so long
+//!             rest at the current time --> Round | Housekeeping (then a round) | Sleep for a limited time
 //! ```
 //!
 //! The thread reads the clock, yields and sleeps as the policy decides. The policy itself reads no clock, so
@@ -39,7 +39,7 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(5);
 /// queue, or the end of a computation.
 const UNREPORTED_SLEEP_MAX: Duration = Duration::from_micros(200);
 
-/// Result of a round, as the policy needs it.
+/// Summary of a polling round, from which the policy decides the next step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Number of frames, completions and commands handled in the round.
@@ -170,8 +170,7 @@ impl IdlePolicy {
         let Seen { work, woke_client, .. } = self.seen;
         let rests = self.seen.rests();
         let maps = self.seen.maps && rests;
-        // True if the next event comes from a client that cannot run beside this thread, or whose CPU is
-        // unknown.
+        // True if a memory node is to answer next: the answer may depend on another thread on this CPU.
         let elsewhere = !rests && matches!(self.waiter.style(), WaitStyle::Adaptive { .. });
         let asked = if work == 0 {
             client_on_our_cpu || elsewhere
@@ -192,7 +191,7 @@ impl IdlePolicy {
         self.contended = back < self.contended_until;
     }
 
-    /// Decides what a thread does that neither spins nor has just yielded to others.
+    /// Decides the next step of a thread that neither spins nor has just yielded to others.
     #[inline]
     pub fn rest(&mut self, now: Time, pending: impl FnOnce() -> Pending) -> Rest {
         if self.kept {

@@ -172,8 +172,8 @@ impl Gcm {
     ) {
         let counter = self.sealed.get();
         let (clear, secret) = body.split_at_mut(clear_len(body[field::COMMAND]));
-        // Sealing on would repeat a nonce, which breaks GCM. The zeros neither open at the peer nor reveal
-        // the payload.
+        // Further frames would repeat a nonce, which breaks GCM. The zeros neither open at the peer nor
+        // reveal the payload.
         if counter >= COUNTER_END {
             *trailer = [0; Self::TRAILER_LEN];
             secret.fill(0);

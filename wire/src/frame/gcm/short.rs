@@ -32,7 +32,7 @@ const POWERS: usize = CLEAR_BLOCKS + SECRET_BLOCKS_MAX + 1;
 /// Number of readable bytes in the first two blocks, after the place.
 const CLEAR_BEFORE_LAST: usize = 2 * BLOCK - PLACE_LEN;
 
-/// Range of lengths of the readable part; every frame is in it.
+/// Minimum and maximum length in bytes of the readable part of any frame.
 const CLEAR_MIN: usize = HEADER_LEN;
 const CLEAR_MAX: usize = super::CLEAR_MAX;
 

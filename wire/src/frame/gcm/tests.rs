@@ -1,5 +1,5 @@
-//! Compares both implementations with each other, with a third one, and with values that another program
-//! computed.
+//! Compares the implementations for short frames and for any length with each other, with a third one, and
+//! with values that another program computed.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Nonce};

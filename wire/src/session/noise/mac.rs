@@ -58,7 +58,7 @@ impl HelloMac {
 }
 
 /// Cookies that a memory node gives to CNs. A cookie is derived from an address and a secret, so the node
-/// stores none of them. Values that do not depend on the Hello are computed once, because many cookies are
+/// does not store cookies. Values that do not depend on the Hello are computed once, because many cookies are
 /// sent in a flood.
 pub(crate) struct Cookies {
     sealing: Aes256Gcm,

@@ -113,7 +113,7 @@ impl Requester {
             Action::CallAfterGivingUp => {
                 let ack = self.connection.offered.as_ref().map(|offered| offered.ack);
                 if let Some(ack) = ack {
-                    // The path may lose frames as long as this Start.
+                    // The path may lose frames of this Start's length.
                     self.path.start_given_up(usize::from(ack.max_frame));
                 }
                 self.call_newest(now);
@@ -270,8 +270,8 @@ impl Requester {
                 self.step(ConnectionEvent::LimitsChanged, now);
             }
             Timer::Widen => {
-                // Not counted as a Ping: while the path is narrow it is lost, and must not make the session
-                // suspect.
+                // This frame is not counted as a Ping: while the path is narrow the frame is lost, which must
+                // not make the session suspect.
                 if let (Some(lost), Some(session)) = (self.path.lost(), &mut self.connection.session) {
                     session.send_padded(tx, &Message::Ping, lost.min(self.config.max_frame));
                 }
@@ -311,7 +311,8 @@ impl Requester {
                 }
             }
             Action::SendStart => {
-                // As long as the session's longest frame, to test that the path carries such frames.
+                // Padded to the length of the session's longest frame, to test that the path carries such
+                // frames.
                 if let Some(offered) = &mut connection.offered {
                     offered.send_padded(tx, &Message::Start, usize::from(offered.ack.max_frame));
                 }

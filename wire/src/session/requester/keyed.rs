@@ -33,7 +33,7 @@ const HELLO_AGE_MAX: Duration = Duration::from_secs(4);
 /// Interval of Hellos while cookies arrive for Hellos that others forged in this node's name. In such a
 /// flood, few of the node's own Hellos are processed.
 const OVERLOAD_INTERVAL: Duration = Duration::from_micros(250);
-/// Time for which one such cookie causes the short interval.
+/// Time for which one cookie for a forged Hello keeps [`OVERLOAD_INTERVAL`] in effect.
 const CROWDED_FOR: Duration = Duration::from_millis(10);
 /// Maximum age of a cookie that is used; memory nodes accept one for at least 120 s.
 const COOKIE_AGE_MAX: Duration = Duration::from_secs(110);
@@ -240,8 +240,8 @@ impl Requester {
         });
     }
 
-    /// Returns the time to repeat the last Hello while others forge Hellos in this node's name, or `None` for
-    /// the usual interval.
+    /// Returns the time at which to repeat the last Hello while others forge Hellos in this node's name, or
+    /// `None` for the usual interval.
     pub(super) fn overload_retry(&self, now: Time) -> Option<Time> {
         let overloaded = self.keyed.as_ref().is_some_and(|keyed| now < keyed.overloaded_until);
         overloaded.then(|| now + OVERLOAD_INTERVAL)

@@ -204,7 +204,7 @@ impl Requester {
         }
     }
 
-    /// Whether the session has frames of many lines, so that [`hold`](Self::hold) is of use.
+    /// Whether the session has frames of many lines, so that [`hold`](Self::hold) has an effect.
     #[inline]
     pub fn has_multi(&self) -> bool {
         self.shared.packing.reads > 0
@@ -224,7 +224,7 @@ impl Requester {
         let max_frame = max_frame.min(self.max_frame_at_first);
         if max_frame != self.config.max_frame {
             self.config.max_frame = max_frame;
-            // The change may come with another path.
+            // A changed frame length may come with another path, so the limit of the old path is dropped.
             self.path.widen();
             self.agree_anew(now);
         }

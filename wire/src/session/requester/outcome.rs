@@ -103,7 +103,8 @@ pub enum SessionEvent {
     PathNarrow {
         /// Length of the frames that are lost, in bytes from the destination MAC to the end of the trailer.
         lost: usize,
-        /// Length of the session's longest frame, in the same unit.
+        /// Length of the session's longest frame, in bytes from the destination MAC to the end of the
+        /// trailer.
         used: usize,
     },
     /// The path now carries the frames that it lost before; the requester agrees on a session with such

@@ -2,10 +2,9 @@
 //! frames than both and drop longer ones silently. Then a session would open, but pages would never arrive.
 //!
 //! ```text
-//!   Start of the session's longest frame  --unanswered twice-->  the next session has shorter frames
-//!                                         --StartAck as long-->  the path carries them both ways
-//!   narrow session: now and then a Ping of the length that was lost  --Pong as long-->  a session with long
-//!   frames
+//!   Start of the session's longest frame --unanswered twice-------> the next session has shorter frames
+//!                                        --StartAck, same length--> the path carries them both ways
+//!   narrow session: now and then a Ping of the lost length --Pong, same length--> a session with long frames
 //! ```
 
 use core::time::Duration;
@@ -27,8 +26,8 @@ pub(super) struct PathLimit {
     lost: usize,
     /// Length of the last Start that was given up.
     given_up: Option<usize>,
-    /// Whether a session has started within the limit. Until then, the cause may be a memory node that
-    /// stopped.
+    /// Whether a session has started within the limit. Until then, the losses may be due to a memory node
+    /// that stopped.
     confirmed: bool,
 }
 

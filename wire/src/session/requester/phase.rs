@@ -281,7 +281,7 @@ pub(super) const fn next(phase: ConnectionPhase, event: ConnectionEvent) -> (Con
         (Open, ConnectionEvent::Dead) => (Calling, Action::CallAfterDeath),
         (Reopening(_), ConnectionEvent::Dead) => (Calling, Action::TellDeath),
         (Switching(_), ConnectionEvent::Dead) => (Starting, Action::TellDeath),
-        // A closing session ends anyway, after its last Bye, and sooner.
+        // A closing session ends sooner anyway, after its last Bye.
         (Closed | Calling | Starting | Closing, ConnectionEvent::Dead) => (phase, Action::Nothing),
     }
 }

@@ -32,12 +32,12 @@ const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + Gcm::TRAILER_LEN;
 /// A frame received longer ago than this does not show that the CN is running.
 const SIGN_OF_LIFE_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Interval between checks which sessions belong to guests (CNs without memory here); mappings change
-/// meanwhile.
+/// Interval between checks for sessions of guests (CNs without memory here), because mappings change while
+/// sessions last.
 const GUEST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Evidence that the CN is running, since the session was challenged.
+    /// Returns the evidence, since the session was challenged, that the CN is running.
     fn liveness(&self, now: Time) -> Liveness {
         if self.last_heard >= self.challenged_at {
             if now - self.last_heard < SIGN_OF_LIFE_MAX_AGE { Liveness::Confirmed } else { Liveness::Stale }
@@ -101,7 +101,7 @@ impl Responder {
                     self.step(index, event, tx);
                 }
             }
-            // On a node that answers Echo frames, they are handled before they get here.
+            // Includes Echo frames: a node that answers them handles them before this function is called.
             _ => self.counters.dropped_foreign += 1,
         }
     }
@@ -233,7 +233,7 @@ impl Responder {
         Some(ack)
     }
 
-    /// Whether a CN with memory can have a session, if need be because the session of a guest can be ended.
+    /// Whether a CN with memory can have a session, if necessary by ending the session of a guest.
     fn has_room<M: Memory>(&mut self, now: Time, memory: &mut M) -> bool {
         self.by_cn.len() < self.config.sessions_max || self.a_guest(now, memory).is_some()
     }

@@ -60,7 +60,7 @@ pub struct HelloSieve {
     pub others: Share,
 }
 
-/// Hellos of one address, or of all other addresses together.
+/// Count of the Hellos of one address, or of all other addresses together.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     hellos: u64,

@@ -48,7 +48,8 @@ const HANDSHAKES_OF_STRANGERS_MAX: usize = 16;
 /// CPU time.
 const FREE_AT_ONCE: u32 = COOKIE_FROM as u32;
 const FREE_INTERVAL: Duration = Duration::from_millis(20);
-/// The same for addresses without a key.
+/// Handshakes begun without a cookie for addresses without a key: number at once, and interval between
+/// further ones.
 const FREE_OF_STRANGERS_AT_ONCE: u32 = HANDSHAKES_OF_STRANGERS_MAX as u32;
 const FREE_OF_STRANGERS_INTERVAL: Duration = Duration::from_millis(20);
 /// Hellos processed from addresses without a key: number at once, and interval between further ones.
@@ -65,7 +66,7 @@ const HANDSHAKE_AGE_MAX: Duration = Duration::from_secs(5);
 /// whose clock was set back.
 const STAMP_AGE_MAX: Duration = Duration::from_secs(600);
 
-/// Handshake result that the answer to a Hello needs, and any repetition of that answer.
+/// Handshake result needed for the answer to a Hello and for repetitions of that answer.
 #[derive(Clone)]
 pub(super) struct AckHandshake {
     pub message: [u8; ANSWER_LEN],
@@ -98,7 +99,7 @@ pub(super) struct Keyed {
     jobs: VecDeque<HandshakeJob>,
     under_way: Vec<UnderWay>,
     ids: u64,
-    /// Handshakes that may begin without a cookie.
+    /// Allowance for handshakes that begin without a cookie.
     free: Allowance,
     free_of_strangers: Allowance,
     cookies_left: Allowance,
@@ -291,8 +292,8 @@ impl Responder {
         send_ack(&Framer::at_mn(self.identity(cn), Seal::OUTSIDE), ack, &answer, tx);
     }
 
-    /// Returns the reason to refuse a session for `owner` to a sender at `cn` that has proved the key
-    /// `shown`, or none.
+    /// Returns the reason to refuse a session for `owner` to the sender at `cn`; `None` if the session is
+    /// permitted. `shown` is the key that the sender has proved, if any.
     pub(super) fn key_refusal<M: Memory>(
         &mut self,
         cn: Mac,
@@ -313,8 +314,8 @@ impl Responder {
         })
     }
 
-    /// Ends the sessions of CNs that have another key by now than the one they proved, and of CNs that proved
-    /// none but have one by now. They get a Bye, and the reason in the answer to their next Hello.
+    /// Ends the sessions of CNs whose key now differs from the one they proved, and of CNs that proved no key
+    /// but now have one. Such a CN gets a Bye, and the reason in the answer to its next Hello.
     #[cold]
     pub fn end_revoked<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
         if self.keyed.is_none() {

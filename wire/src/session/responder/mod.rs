@@ -66,10 +66,10 @@ pub struct Responder {
     /// answers.
     stalled: bool,
     offers: Offers,
-    /// Time of the last check which sessions belong to guests.
+    /// Time of the last check for sessions of guests.
     guests_at: Time,
-    /// Length of the control frame being handled. A StartAck or Pong is as long, to test that the path
-    /// carries such frames.
+    /// Length of the control frame being handled. A StartAck or Pong gets the same length, to test that the
+    /// path carries such frames.
     asked_len: usize,
     /// Number of early writes that wait, in all sessions together.
     early: usize,
@@ -301,7 +301,7 @@ impl Responder {
                     max_frame: session.max_frame,
                     acks_max: session.acks_max,
                     counters: &mut session.counters,
-                    // Nothing is kept early here, only executed.
+                    // Early requests are not kept in this call, but only executed.
                     room: 0,
                     memory,
                     tx,

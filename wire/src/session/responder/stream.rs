@@ -253,7 +253,7 @@ impl ResponseStream {
         }
     }
 
-    /// Answers a request again that was answered before, without executing it again (R7).
+    /// Repeats the answer to a request that was answered before, without executing the request again (R7).
     #[cold]
     fn again<M: Memory>(&mut self, seq: u64, request: &GenuineRequest<'_>, cx: &mut Context<'_, M>) {
         cx.counters.duplicates += 1;

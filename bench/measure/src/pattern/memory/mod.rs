@@ -31,7 +31,7 @@ use crate::MeasureError;
 
 pub const LINE_BYTES: u64 = cxloe_wire::frame::LINE_SIZE as u64;
 
-/// A way to access memory.
+/// Way in which a pattern accesses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum AccessPath {
     /// Line by line through the line port; resident lines are in its line cache

@@ -42,7 +42,7 @@ impl PortMemory<'_> {
     }
 }
 
-/// Returns the largest cache of at most `bytes` bytes, since the number of its sets is a power of two.
+/// Returns the largest possible cache of at most `bytes` bytes; the number of sets has to be a power of two.
 fn cache_of(bytes: u64) -> CacheConfig {
     match (bytes / LINE_BYTES / WAYS).checked_ilog2() {
         None => CacheConfig::OFF,

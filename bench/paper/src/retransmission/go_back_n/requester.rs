@@ -78,7 +78,7 @@ impl Stream {
         self.resend = from.max(self.oldest)..self.next();
     }
 
-    /// Starts the timers anew, because an answer is expected from now on.
+    /// Restarts the timers, because an answer is expected from now on.
     fn expect(&mut self, now: Time, rtt: &RoundTrip) {
         self.probed = false;
         self.silent_at = later(now, rtt.probe_ns());
@@ -98,8 +98,8 @@ impl Stream {
         }
         let entry = self.entries.pop_front()?;
         self.oldest += 1;
-        // Such an answer says nothing about the round trip: if the request was sent twice, it may answer
-        // either; if a probe ended a silence, the request waited for the probe.
+        // The answer is no sample of the round trip if the request was sent twice, since it may answer either
+        // transmission, or if a probe ended a silence, since the request waited for the probe.
         if entry.sends == 1 {
             let counts = entry.last_sent >= self.probed_at || self.uncounted >= UNCOUNTED_MAX;
             self.uncounted = if counts { 0 } else { self.uncounted + 1 };
@@ -202,7 +202,7 @@ impl Requester {
         due.min().unwrap_or(Time(u64::MAX))
     }
 
-    /// Sends the requests again that are due, and handles silences.
+    /// Retransmits the requests that are due, and handles silences.
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit) {
         for stream in self.streams.iter_mut().filter(|stream| !stream.entries.is_empty()) {
             if now >= stream.silent_at {

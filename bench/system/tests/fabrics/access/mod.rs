@@ -1,6 +1,6 @@
-//! Access control of the manager, end to end: nodes join by one command over TLS from another machine, serve, are
-//! restarted, and are removed; and attempts of a neighbour without a token, or with a token that is used, expired, of
-//! another manager, or of a viewer.
+//! Access control of the manager, end to end: nodes join by one command over TLS from another machine, serve,
+//! are restarted, and are removed. Further tests are attempts of a neighbour without a token, or with a token
+//! that was used already, has expired, belongs to another manager, or gives the role of a viewer.
 
 mod join;
 mod member;

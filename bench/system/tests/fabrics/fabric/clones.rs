@@ -24,7 +24,7 @@ fn opened(rig: &Star, owner: usize, region: &str) -> Outcome<(Client, u64)> {
 }
 
 fn fill(port: &mut Client, hpa: u64, seed: u64) -> Outcome {
-    // Backwards, so that the last pages change while the background copy is at the first.
+    // Lines are written backwards, so that the last pages change while the background copy is at the first.
     for offset in (0..BYTES / 64).rev().map(|at| at * 64) {
         port.write(hpa + offset, &line(offset, seed))?;
     }

@@ -41,8 +41,8 @@ pub fn interleaved_regions_hold_every_byte_and_grow_under_load() -> Outcome {
     port.flush()?;
     verify(&mut port, wide, four, 1)?;
     verify(&mut port, odd, three, 2)?;
-    // Each memory node gets its share of the requests: a quarter of those for the first region, and on three memory
-    // nodes a third of those for the second, written and read.
+    // Every line is requested twice, by a write and a read. So each memory node gets at least a quarter of
+    // the requests for the lines of the first region, which is interleaved over four memory nodes.
     let lines = |bytes: u64| bytes / 64 * 2;
     for (after, before) in requests(&rig, 0)?.iter().zip(before) {
         ensure(after - before >= lines(four) / 4, format!("a leg was asked {} times", after - before))?;
@@ -110,7 +110,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
     let load = Load::start(rig.socket(0), other, bytes);
     load.goes_on()?;
     fill(&mut port, hpa, bytes, 1)?;
-    // Written lines that are in the cache and not yet at the memory node.
+    // These lines are written to the cache only, and are not yet at the memory node.
     for i in 0..64 {
         port.write(hpa + i * 64, &line(hpa + i * 64, 2))?;
     }

@@ -72,7 +72,8 @@ impl Terminal {
         })
     }
 
-    /// State of the terminal: true if a program uses the alternate screen; true if the cursor is visible.
+    /// Two flags of the terminal: whether a program uses the alternate screen, and whether the cursor is
+    /// visible.
     pub fn state(&self) -> Outcome<(bool, bool)> {
         let state = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"])?;
         let mut flags = state.split_whitespace().map(|flag| flag == "1");

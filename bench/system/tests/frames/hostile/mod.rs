@@ -160,7 +160,7 @@ fn memory_node_withstands(over: LinkKind) -> Outcome {
     ensure(status.code() == Some(0), format!("mn-server ended with {status}"))
 }
 
-/// An Echo that requests as many and as long frames as possible.
+/// An Echo that requests the maximum number of replies, each of 1400 bytes.
 fn greedy_echo(from: Mac) -> Vec<u8> {
     let header = Header {
         dst: MN,

@@ -21,7 +21,7 @@ use cxloe_system::{source, text};
 /// Size of the guest's memory; a quarter of it may be resident.
 const MEMORY: u64 = 64 * MIB;
 const LOCAL: &str = "16M";
-/// Bytes that the guest writes in each pass; firmware has the last 16 MiB, and tables of its own below.
+/// Bytes that the guest writes in each pass; firmware uses the last 16 MiB, and keeps tables below them.
 const AREA: u64 = 24 * MIB;
 
 /// A fabric of two compute nodes with one machine.
@@ -241,7 +241,7 @@ impl Moving {
         Ok(report)
     }
 
-    /// Checks that the region belongs to this side, and that the other one has nothing of it.
+    /// Checks that the region belongs to this side, and that the other side has no part of it.
     fn is_at(&self, side: usize) -> Outcome {
         let region = self.rig.region_is("web", RegionState::Active)?;
         ensure(region.owner == cn(side), format!("{region:?}"))?;
@@ -361,9 +361,9 @@ pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
     rig.goes_on(&here).map(drop)
 }
 
-/// Kills `victim` during a move, this long `after` its start. At most one guest may run afterwards, and the
-/// guest has to continue on one side unless its QEMU was killed. Returns the monitor that runs the guest, if
-/// not the one in `here`.
+/// Kills `victim` at the time `after` since the start of a move. At most one guest may run afterwards, and
+/// the guest has to continue on one side unless its QEMU was killed. Returns the monitor that runs the guest,
+/// if that is not `here`.
 fn killed(rig: &Moving, here: &mut Monitor, victim: &str, after: Duration) -> Outcome<Option<Monitor>> {
     let mut there = rig.start(1 - here.side, true)?;
     let control = rig.rig.path(&number(here, "control"));

@@ -69,7 +69,7 @@ pub fn play() -> ExitCode {
                 let ends = |number: i32| !list.contains(&format!(" {number} -> /memfd"));
                 ensure(flags == 1 && ends(file.as_raw_fd()) && ends(inherited), list)
             }
-            // Prints its number and the one of its descriptor, and waits for a line.
+            // Prints the process id and the number of the descriptor, and waits for a byte on standard input.
             _ => {
                 println!("{} {}", std::process::id(), file.as_raw_fd());
                 std::io::stdin().read_exact(&mut [0])?;

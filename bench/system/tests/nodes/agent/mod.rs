@@ -106,8 +106,8 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
     Err("no region was made within a second".into())
 }
 
-/// A new region can be used at once that is mapped some time after the CN's last memory on the memory node was
-/// released.
+/// A new region that is mapped some time after the release of the CN's last memory on the memory node can be
+/// used at once.
 fn a_region_after_the_last_one_can_be_used_at_once() -> Outcome {
     let rig = Pair::bare()?;
     let key = |program: &str| -> Outcome<String> {

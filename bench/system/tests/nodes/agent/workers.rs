@@ -62,7 +62,7 @@ fn over(cable: Builder, link: &'static str) -> Outcome {
     ensure(back == pages, "other bytes than were written")?;
     succeeded(rig.cli(&["write", "three+2M", "--text", "by a worker", "--flush"])?)?;
     ensure(succeeded(rig.cli(&["read", "three+2M"])?)?.contains("|by a worker"), "read by the command line")?;
-    // Each worker has a session of its own, and answers came by each.
+    // Each worker has a session of its own, in which it has received answers.
     let sessions = client::sessions(&rig.socket())?;
     let peers: BTreeSet<String> = sessions.iter().map(|session| session.status.peer.clone()).collect();
     let worker = |worker| format!("{MN} worker {worker}");

@@ -58,7 +58,7 @@ impl Manager {
         self.dir.path().join("gmm.log")
     }
 
-    /// Runs a command of `gmm` at the manager's socket, as this user or as another one with a group.
+    /// Runs a command of `gmm` at the manager's socket, as this user, or with another user id and group id.
     fn gmm(&self, user: Option<(&str, &str)>, arguments: &[&str]) -> Outcome<Output> {
         let gmm = self.dir.path().join("gmm");
         let mut command = match user {

@@ -49,7 +49,7 @@ impl Findings {
     }
 }
 
-/// Runs the `doctor` command of `daemon` in `namespace`.
+/// Runs the `doctor` command of `daemon` in `namespace`; returns its exit code and JSON report.
 fn examine(rig: &Pair, namespace: &str, daemon: &str, arguments: &[&str]) -> Outcome<Findings> {
     let mut command = Command::new(program(daemon)?);
     command.arg("doctor").arg("--json").args(arguments);
@@ -80,7 +80,7 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     let cn = ["-i", "cn0", "--name", "agent", "--link", "packet", "--manager", &manager, "--data-dir", &data];
     let cn = [&cn[..], &["--socket", &agent_socket, "--insecure"]].concat();
 
-    // Before any daemon other than the manager runs.
+    // No daemon other than the manager runs yet.
     let before = examine(&rig, "mn", "mn-server", &mn)?;
     ensure(
         before.failures().is_empty() && before.code == 1,
@@ -97,13 +97,13 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     let lonely = examine(&rig, "cn", "cn-agent", &cn)?;
     lonely.expect("memory nodes", "warn", "the manager knows none")?;
 
-    // While the memory node runs and answers frames.
+    // Now the memory node runs and answers frames.
     rig.start_mn("anon")?;
     let called = examine(&rig, "cn", "cn-agent", &cn)?;
     ensure(called.failures().is_empty(), format!("{:#}", called.report))?;
     called.expect("frames to mn0", "ok", "answered")?;
     called.expect("agent", "ok", "not running")?;
-    // While the agent runs: the doctor queries the agent, whose session continues.
+    // Now the agent runs too: the doctor queries the agent, whose session continues.
     rig.start_agent(&[])?;
     rig.create_region("scratch")?;
     rig.attached("scratch", "active")?;
@@ -114,7 +114,7 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     asked.expect("agent", "ok", "1 sessions")?;
     ensure(asked.failures().is_empty(), format!("{:#}", asked.report))?;
 
-    // Output as a table for people.
+    // Without the option for JSON, the output is a human-readable table.
     let mut table = Command::new(program("cn-agent")?);
     table.arg("doctor").args(&cn);
     let shown = rig.path("table");
@@ -254,7 +254,7 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     let large = examine(&rig, "mn", "mn-server", &[&large[..], &usual].concat())?;
     large.expect("pool", "fail", "smaller pool-size")?;
 
-    // The manager's doctor: before the manager runs, while it runs, and with its port in use by others.
+    // The manager's doctor is run before the manager runs, while it runs, and while others use its port.
     let store = path("store");
     let free = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store])?;
     free.expect("manager", "ok", "not running")?;

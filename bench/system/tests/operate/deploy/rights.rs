@@ -183,7 +183,7 @@ fn with_device(command: Command, dir: &Path) -> Outcome<Command> {
 /// Writes more memory than may be resident and reads it back, as a user who has only the group in common with the
 /// agent. Returns the exit status, and standard error.
 fn a_program_of_somebody_else(lab: &Lab, dir: &Path, socket: &str) -> Outcome<(ExitStatus, String)> {
-    // A different value at both ends of each of 4096 pages, twice as many as may be resident.
+    // Writes a different value to both ends of each of 4096 pages, of which half may be resident.
     const WORK: &str = "\
 b = bytearray(16 << 20)
 for page in range(4096): b[page * 4096:page * 4096 + 4] = b[page * 4096 + 4092:page * 4096 + 4096] = page.to_bytes(4, 'little')

@@ -69,7 +69,7 @@ pub fn units_are_ones_that_systemd_takes() -> Outcome {
     let output = verify.output()?;
     let output_text = String::from_utf8_lossy(&output.stderr);
     ensure(output.status.success(), format!("{}: {output_text}", output.status))?;
-    // The command succeeds if a unit has unknown settings, and only prints a warning.
+    // The command succeeds even if a unit has unknown settings; it only prints a warning.
     let ours: Vec<&str> = output_text
         .lines()
         .filter(|line| line.contains("gmm") || line.contains("mn-") || line.contains("cn-"))

@@ -100,7 +100,7 @@ impl Program {
             .map_err(|error| format!("{}: {}", error.message().unwrap_or_default(), self.log()).into())
     }
 
-    /// Lets the program work for `time`, and until it has made progress.
+    /// Lets the program work for at least `time`, and until it has made progress.
     pub fn works(&self, time: Duration) -> Outcome {
         let until = Instant::now() + duration(time);
         while Instant::now() < until {

@@ -115,7 +115,7 @@ impl Engine {
         self.deadline = now;
     }
 
-    /// Applies the manager's description of a leg that this node has.
+    /// Applies the manager's description of a leg that this node has a record of.
     fn follow_leg(&mut self, number: u16, leg: &LegTarget, epoch: u64, now: Time) {
         let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
         let Some(side) = mirror.legs.iter().position(|known| leg.is(known)) else { return };

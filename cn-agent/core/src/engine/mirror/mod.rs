@@ -11,9 +11,9 @@
 //!   Joining <------------- every missed page is copied (reported to the manager) -- Filling
 //! ```
 //!
-//! * Only the manager declares a leg stale. A write that only one leg has counts as done only after the
-//!   manager has committed that. A write that waits for a failing leg ends when the manager has decided, or
-//!   fails when the session's limit has passed.
+//! * Only the manager declares a leg stale. A write that has reached only one leg counts as done only after
+//!   the manager has declared the other leg stale. A write that waits for a failing leg ends when the manager
+//!   has decided, or fails when the session's limit has passed.
 //! * A leg that is not in sync misses pages, one bit each. A write to a missed page goes to the other leg
 //!   alone; a write to any other page goes to both. So the missed pages only become fewer while the leg is
 //!   filled.
@@ -180,8 +180,8 @@ impl Default for Mirrors {
 }
 
 impl Mirrors {
-    /// Whether no position has ever been mirrored. The places of former mirrors stay, so that operations on
-    /// them end properly.
+    /// Whether no position has ever been mirrored. The entries of former mirrors are kept, so that operations
+    /// on them end properly.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()

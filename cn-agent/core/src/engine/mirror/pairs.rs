@@ -23,7 +23,7 @@ const PAIRS_MAX: usize = 4096;
 /// A write to both legs, in flight.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
-    /// Write or write-back that ends once both legs have it.
+    /// Write or write-back that ends once both legs have acknowledged it.
     origin: Op,
     mirror: u16,
     offset: u64,
@@ -104,7 +104,7 @@ impl Engine {
     }
 
     /// Sends a write of the lines that `mask` selects to the legs of a mirror. `origin` ends once all legs
-    /// have it.
+    /// have acknowledged the write.
     ///
     /// # Errors
     /// As for any write; [`EngineError::Busy`] also while the page is being copied to the other leg.
@@ -169,8 +169,8 @@ impl Engine {
             match self.send_side(number, side as u8, peer, cmem, mask, data, now, tx) {
                 Ok(()) => sent = true,
                 Err(_) if sent => {
-                    // The first leg has the write already, so this request has to follow before any other
-                    // write.
+                    // The write was already sent to the first leg, so this request must be sent before any
+                    // other write.
                     let (side, data) = (side as u8, data.into());
                     self.core.mirrors.owed = Some(Owed { pair: number, side, cmem, mask, data });
                     self.deadline = now;
@@ -318,7 +318,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends writes that wait for no leg any more, and fails those for which the manager has not decided
+    /// Ends writes that no longer wait for a leg, and fails those for which the manager has not decided
     /// within a session's time-out.
     pub(super) fn end_pairs(&mut self, now: Time, sink: &mut dyn Sink) {
         self.core.mirrors.ended = false;
@@ -411,8 +411,8 @@ impl Core {
         self.mirrors.pending = true;
     }
 
-    /// Fails a write that at most one leg has. The line of a write-back is kept, because its writer has the
-    /// acknowledgement already.
+    /// Fails a write that has reached at most one leg. The line of a write-back is kept, because its writer
+    /// has already received the acknowledgement.
     fn give_up(&mut self, pair: Pair, sink: &mut dyn Sink) {
         self.counters.failures += 1;
         match pair.origin {

@@ -45,8 +45,8 @@ impl Engine {
         self.core.mirrors.pending || now >= self.core.mirrors.watch_at
     }
 
-    /// Continues what mirrors need beside the operations themselves: owed requests, checks of the legs, ends
-    /// of writes, reads to be sent again, and copies.
+    /// Does the work of mirrors that no single operation does: owed requests, checks of the legs, ends of
+    /// writes, reads to be sent again, and copies.
     #[cold]
     pub(in super::super) fn settle_mirrors(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         self.core.mirrors.pending = false;

@@ -26,7 +26,7 @@ fn rig(kind: Kind) -> Rig {
     rig
 }
 
-/// As `rig`, with a region that was never written.
+/// Like `rig`, but with a region that was never written.
 fn fresh(kind: Kind) -> Rig {
     let mut rig = rig(kind);
     rig.pager = Pager::new(*rig.pager.options(), Slots::own(PAGES, true));

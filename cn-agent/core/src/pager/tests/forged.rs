@@ -1,8 +1,8 @@
 //! A successor's pager over tables that another process has written, and keeps writing at any time.
 //!
-//! The words change before the pager's accesses, so that runs cover the orders of the two processes' accesses without a
-//! thread. Programs cannot write tables, which are read-only for them: what is shown here is that the count of slots,
-//! which is private, withstands words that are wrong.
+//! The words change before the pager's accesses, so that runs cover the orders of the two processes' accesses
+//! without a thread. Programs cannot write tables, which are read-only for them: these tests show that the
+//! count of slots, which is private, stays correct even if the words are wrong.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};

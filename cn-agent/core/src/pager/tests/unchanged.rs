@@ -1,4 +1,4 @@
-//! Pages whose page table entries the kernel makes anew without their protection.
+//! Pages whose page table entries the kernel recreates without write protection.
 
 use super::*;
 

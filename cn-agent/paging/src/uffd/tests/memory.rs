@@ -53,7 +53,7 @@ impl Memory {
         Memory { start, pages }
     }
 
-    /// Address of a page; with the number of pages, of the end.
+    /// Address of the page with number `page`; the number of pages gives the end of the mapping.
     pub fn at(&self, page: u64) -> u64 {
         assert!(page <= self.pages);
         self.start.as_ptr() as u64 + page * PAGE

@@ -16,7 +16,7 @@ use memory::Memory;
 
 use super::*;
 
-/// Longest time that a test waits for an event.
+/// Time after which a test that waits for an event fails.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A userfaultfd with `features`, or `None` on a kernel without them.

@@ -237,7 +237,7 @@ impl Nic {
     }
 }
 
-/// Failure if AF_XDP is required, since it does not start with too few queues; else a warning.
+/// Failure if AF_XDP is required, because AF_XDP does not start with too few queues; otherwise a warning.
 fn fail_or_warn(demand: &Demand, name: &str, found: String, advice: String) -> Check {
     match demand.xdp {
         Xdp::Must => fail(name, found, advice),

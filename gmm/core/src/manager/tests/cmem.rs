@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::cmem::QUARANTINE_MS;
 use super::*;
 
-/// Returns a fabric in which `cn1` has `extents` extents of never used CMem left.
+/// Returns a fabric in which `cn1` has `extents` extents of CMem left that were never used.
 fn nearly_used_up(extents: u64) -> Fabric {
     let mut fabric = Fabric::new(&[16, 16]);
     fabric.register_cn(1);
@@ -42,7 +42,7 @@ fn addresses_are_reused_after_confirmation_of_nodes_and_agent() {
     let first = bases(&fabric, "first");
     fabric.destroy("first").unwrap();
     refused(&mut fabric);
-    // The agent has received the end of the region, and its requests have ended, but the memory node still
+    // The agent was told that the region has ended, and its requests have ended, but the memory node still
     // maps the region.
     fabric.sync_cn(1).unwrap();
     quiet(&mut fabric);
@@ -83,8 +83,8 @@ fn another_run_of_the_agent_waits_until_nothing_of_the_one_before_can_be_on_its_
     fabric.create("next", 2, cn(1)).unwrap();
 }
 
-/// A thousand programs in succession, each with half of the pool, together use far more than all CMem
-/// addresses: none may run out.
+/// Runs a thousand programs in succession, each of which uses half of the pool. Together they need far more
+/// CMem addresses than there are: the addresses must not run out.
 #[test]
 fn programs_may_come_and_go_for_ever() {
     let mut fabric = nearly_used_up(8);

@@ -103,7 +103,7 @@ fn a_node_keeps_its_key_until_it_is_given_another() {
     fabric.apply(other).unwrap();
 }
 
-/// A memory node receives the keys that are revoked, and so distinguishes a revoked key from removed memory.
+/// A memory node receives the revoked keys, and so can tell a revoked key from removed memory.
 #[test]
 fn a_revoked_key_is_reported_while_there_is_memory() {
     let mut fabric = Fabric::new(&[8]);

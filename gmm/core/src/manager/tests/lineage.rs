@@ -44,7 +44,7 @@ fn a_store_that_was_put_back_is_refused_at_every_further_start_until_it_is_adopt
         .unwrap();
     node.seen = manager.watermark();
     assert_eq!(node.seen.run, 22);
-    // Nodes follow each restart over a store that was not set back to an older copy.
+    // A node follows each manager that starts with the current store, not with an older copy.
     for run in 30..33 {
         let mut manager = start(&mut store, run);
         apply(&mut manager, &mut store, Command::RegisterMemoryNode(node.register())).unwrap();
@@ -63,7 +63,7 @@ fn a_store_that_was_put_back_is_refused_at_every_further_start_until_it_is_adopt
         let refused: Vec<Party> =
             manager.refused_nodes(2000).into_iter().map(|refused| refused.node).collect();
         assert_eq!(refused, [Party::MemoryNode(name("mn0")), Party::ComputeNode(cn(1))]);
-        // From the lineage in its answer, a node must come to the same decision.
+        // The node must reach the same decision from the lineage in the manager's answer.
         let shown = manager.lineage_for(node.seen);
         assert!(!lineage::contains(&shown, manager.watermark(), node.seen));
         assert!(shown.len() <= 2, "{shown:?}");

@@ -569,8 +569,8 @@ proptest! {
             for leg in after.legs.iter().filter(|leg| leg.is_in_sync()) {
                 let was = before.legs.iter().find(|was| was.cmem_base == leg.cmem_base);
                 let was_in_sync = was.is_some_and(|was| was.is_in_sync() && was.incarnation == leg.incarnation);
-                // A leg is in sync only if it was before, was filled, has its content back, or a user asked
-                // for zeros.
+                // A leg in sync was in sync before, was filled, got its content back, or contains zeros that
+                // a user requested.
                 let came_back = was.is_some_and(|was| was.state == LegState::Lost)
                     && matches!(step, Step::Lose(_) | Step::Return(_));
                 let zeros = in_sync(&before) == 0 && matches!(step, Step::Sync(_) | Step::Silence(_));

@@ -431,7 +431,7 @@ fn what_a_refused_command_has_changed_is_taken_back() {
     fabric.register_cn(1);
     let manager = &mut fabric.manager;
     let (before, free) = (manager.state.clone(), manager.free.clone());
-    // The test changes the state as a faulty command would that is refused after its first change.
+    // Changes the state directly, as a faulty command would if it were refused after its first change.
     manager.next_registration();
     let mut node = manager.state.memory_nodes.values().next().unwrap().clone();
     node.last_seq += 7;

@@ -62,7 +62,7 @@ fn inner_first(schema: &mut Value, change: &mut dyn FnMut(&mut Value)) {
     change(schema);
 }
 
-/// All operations of `document`.
+/// Operations of every path and method of `document`.
 pub fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
     let items = paths.into_iter().flat_map(|paths| paths.values_mut().filter_map(Value::as_object_mut));

@@ -5,7 +5,7 @@ use super::*;
 const ADAPTIVE: WaitStyle = WaitStyle::Adaptive { spin: WaitStyle::SPIN_DEFAULT };
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
-/// Later than every deadline of housekeeping or of a spin that a test does not set.
+/// A time after every deadline of housekeeping or of a spin, unless a test sets the deadline.
 const NOW: Time = Time(1_000_000_000);
 
 /// Result of a round that found nothing to do.
@@ -169,7 +169,7 @@ fn a_round_follows_housekeeping_before_any_sleep() {
         policy.spins(REST, false);
         assert_eq!(ask(&mut policy, NOW), Rest::Housekeeping);
         assert_eq!(ask(&mut policy, NOW), Rest::Round, "{style:?}");
-        // A spin must not delay that round.
+        // A spin must not delay the round after housekeeping.
         assert!(!policy.spins(REST, false));
         assert_eq!(ask(&mut policy, NOW + US), Rest::Sleep(Waiter::SLEEP_MAX), "{style:?}");
         // Work before housekeeping still counts after it: an adaptive thread goes on spinning.

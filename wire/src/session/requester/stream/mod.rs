@@ -190,8 +190,8 @@ impl RequestStream {
             self.keep_early(seq, answer, shared);
             return;
         }
-        // No sample from a request sent more than once, as the answer may belong to either transmission (R8).
-        // Nor from one that waited at the memory node for others, or in a silence.
+        // A request sent more than once gives no sample, as the answer may belong to either transmission
+        // (R8). Nor does a request that waited at the memory node for others, or during a silence.
         let Entry { sends, last_sent: sent, sacked, .. } = *self.at(seq);
         if sends == 1 && !sacked && self.recovery.counts(sent) {
             shared.rtt.sample(now.0.saturating_sub(sent.0));
@@ -270,7 +270,7 @@ impl RequestStream {
         if early.is_none() {
             // No free buffer: the answer counts as lost, so that the request is sent again (R10).
             shared.counters.dropped_full += 1;
-            // As if this answer, too, had been overtaken.
+            // Marks this request as one whose answer was overtaken too, so that it is sent again.
             self.skipped(seq + 1, Time::ZERO, shared);
             return;
         }

@@ -229,7 +229,7 @@ impl RequestStream {
             let entry = self.at_mut(seq);
             (entry.sends, entry.last_sent) = (1, now);
             if burst {
-                // Each burst read has its own answer.
+                // Each burst read is charged separately, because each has its own answer.
                 shared.charge(entry.op.payload_len(), framer);
             }
         }
@@ -242,7 +242,7 @@ impl RequestStream {
         if !burst {
             let payload = match lines {
                 1 => op.payload_len(),
-                // For reads the answer is larger, for writes the request.
+                // For reads the answer is the longer frame, for writes the request.
                 _ if op.is_read() => 1 + lines * LINE_SIZE,
                 _ => 1 + lines * LINE_SIZE + (lines - 1) * ADDRESS_LEN,
             };

@@ -47,7 +47,7 @@ pub(super) struct Recovery {
     sack_floor: u64,
     sack_mark: u64,
     skip_mark: u64,
-    /// Latest time at which a request was sent whose answer overtook the answers to earlier ones (R6).
+    /// Latest transmission time of a request whose answer overtook the answers to earlier requests (R6).
     skip_sent: Time,
     sweep: Option<Sweep>,
     /// Time of the next action if no progress is made (R8): first a probe, then time-outs.
@@ -171,7 +171,7 @@ impl RequestStream {
             return;
         }
         if !self.send_waiting(now, framer, shared, tx) {
-            // The transmit ring is full, so the next poll goes on.
+            // The transmit ring is full, so the next poll continues here.
             self.recovery.check_at = Some(now);
             return;
         }
@@ -234,7 +234,7 @@ impl RequestStream {
         tx: &mut dyn Transmit,
     ) -> Option<Time> {
         if !self.sweep(now, framer, shared, tx) {
-            // The transmit ring is full, so the next poll goes on.
+            // The transmit ring is full, so the next poll continues here.
             return Some(now);
         }
         let spacing = shared.rtt.smoothed_ns();
