@@ -28,6 +28,7 @@
 //! | `POST /v1/regions/{name}/protect` | [`ProtectRegion`] | [`Region`]: 200 protected, 202 copies are still being made |
 //! | `POST /v1/regions/{name}/move` | [`MoveRegion`] | [`Region`]: 200 moved or stopped, 202 waiting for its owner or memory nodes |
 //! | `POST /v1/regions/{name}/seal` | [`SealRegion`] | [`Region`]: 200 sealed, 202 waiting for its owner or memory nodes |
+//! | `POST /v1/regions/{name}/labels` | [`LabelRegion`] | [`Region`] |
 //! | `POST /v1/regions/{name}/share` | [`ShareRegion`] | [`Region`]: 200 shared or not any more, 202 waiting for memory nodes |
 //! | `POST /v1/regions/{name}/clone` | [`CloneRegion`] | [`Region`]: 201 the new region is active, 202 waiting for the owner or memory nodes |
 //! | `POST /v1/regions/{name}/relocate` | [`RelocateRegion`] | [`Region`]: 200 moved or stopped, 202 still being copied |
