@@ -245,7 +245,10 @@ mod tests {
         let get = |path: &str| ask(std::net::TcpStream::connect(address).unwrap(), &format!("GET {path}"));
         let found = get("/metrics").to_lowercase();
         assert!(found.starts_with("http/1.1 200") && found.contains("version=0.0.4"), "{found}");
-        assert!(found.contains("\r\n\r\n# help so test gauge without labels.\n# type so gauge\nso 1\n"), "{found}");
+        assert!(
+            found.contains("\r\n\r\n# help so test gauge without labels.\n# type so gauge\nso 1\n"),
+            "{found}"
+        );
         assert!(get("/healthz").starts_with("HTTP/1.1 200"));
         well.store(false, Ordering::Relaxed);
         assert!(get("/metrics").contains("\nso 0\n"));
