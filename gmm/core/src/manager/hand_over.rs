@@ -14,8 +14,8 @@
 
 use cxloe_fabric::api::MoveRegion;
 use cxloe_fabric::model::{
-    CnId, ComputeNode, DeviceKind, EventKind, FormerOwner, HandOver, LegState, Name, NodeAction, Region,
-    RegionState, Release, UnbindOption,
+    CnId, ComputeNode, DeviceKind, EventKind, FormerOwner, HandOver, Leg, LegState, Mapping, Name,
+    NodeAction, Region, RegionState, Release, UnbindOption,
 };
 
 use super::cmem::CmemSpan;
@@ -111,6 +111,13 @@ impl Manager {
         }
         Self::check_unshared(region)?;
         self.check_uncloned(region)?;
+        if let Some(leg) = region.legs.iter().find(|leg| is_stuck(leg)) {
+            let reason = format!(
+                "memory node {} did not give it to its new owner; `gmm reset-region` discards its content there",
+                leg.memory_node
+            );
+            return Err(wrong_state(region, reason));
+        }
         let bytes = region.bytes().saturating_mul(u64::from(region.protect.copies()));
         self.check_quota(to, bytes)?;
         for leg in &region.legs {
@@ -147,7 +154,8 @@ impl Manager {
         let Some(region) = self.state.regions.get(name) else { return };
         let Some(Release { done: true, to: Some(to), .. }) = region.release else { return };
         let settling = |state| matches!(state, LegState::Mapping | LegState::Unmapping);
-        let unsettled = region.legs.iter().any(|leg| settling(leg.state) || leg.former.is_some());
+        let changing = |leg: &Leg| leg.former.is_some() && !is_stuck(leg);
+        let unsettled = region.legs.iter().any(|leg| settling(leg.state) || changing(leg));
         if region.state == RegionState::Draining || unsettled {
             return;
         }
@@ -193,15 +201,31 @@ impl Manager {
             if let Some(node) = self.state.memory_nodes.get(&leg.memory_node).cloned() {
                 self.ensure_bound(&node, to);
             }
-            if let (Some(former), Some(incarnation)) = (leg.former, leg.incarnation) {
-                let hand_over = HandOver { mapping: mapping_of(&region, leg), former, incarnation };
-                self.issue(&leg.memory_node, NodeAction::HandOver(hand_over));
-            }
+            self.send_hand_over(&region, leg);
         }
         Ok(())
     }
 
-    /// Handles a memory node's result of a hand-over. After an error, the leg is lost.
+    /// Orders the memory node of a leg to replace the former owner's mapping.
+    pub(super) fn send_hand_over(&mut self, region: &Region, leg: &Leg) {
+        let (Some(former), Some(incarnation)) = (leg.former, leg.incarnation) else { return };
+        let hand_over = HandOver { mapping: mapping_of(region, leg), former, incarnation };
+        self.issue(&leg.memory_node, NodeAction::HandOver(hand_over));
+    }
+
+    /// Returns true if the memory node of a leg has not answered the hand-over of the leg yet.
+    pub(super) fn is_being_handed_over(&self, leg: &Leg) -> bool {
+        let concerns = |action: &NodeAction| match action {
+            NodeAction::HandOver(order) => {
+                Some(order.former) == leg.former && order.mapping.extents == leg.extents
+            }
+            _ => false,
+        };
+        self.state.commands_of(&leg.memory_node).any(|command| concerns(&command.action))
+    }
+
+    /// Handles a memory node's result of a hand-over. After an error the leg is lost, and its memory node may
+    /// still map it for the former owner: `Leg::former` stays set until it has unmapped that.
     pub(super) fn handed_over(
         &mut self,
         mut region: Region,
@@ -210,22 +234,59 @@ impl Manager {
         error: Option<String>,
     ) {
         let leg = &mut region.legs[at];
-        if leg.former.take() != Some(hand_over.former) {
+        if leg.former != Some(hand_over.former) {
             return;
         }
         let (node, bytes) = (leg.memory_node.clone(), leg.bytes);
-        let reason =
-            error.map(|error| format!("memory node {node} did not give it to its new owner: {error}"));
-        if reason.is_some() && matches!(leg.state, LegState::Mapped | LegState::Stale) {
+        let Some(error) = error else {
+            leg.former = None;
+            self.settle(region, None);
+            self.retire_cmem(hand_over.former.cn, hand_over.former.cmem_base, bytes);
+            return;
+        };
+        if matches!(leg.state, LegState::Mapped | LegState::Stale) {
             leg.state = LegState::Lost;
         }
-        let done = reason.is_none();
-        self.settle(region, reason);
-        // After an error, the former address may still be mapped, so it is never used again.
-        if done {
-            self.retire_cmem(hand_over.former.cn, hand_over.former.cmem_base, bytes);
+        let reason = format!("memory node {node} did not give it to its new owner: {error}");
+        self.settle(region.clone(), Some(reason));
+        self.reissue_unmaps(&region, Some(&node));
+    }
+
+    /// Orders the memory node of a leg to unmap the leg for its former owner, if it is not ordered to already.
+    pub(super) fn unmap_former(&mut self, region: &Region, leg: &Leg) {
+        let Some(FormerOwner { cn, cmem_base }) = leg.former else { return };
+        let action = NodeAction::UnmapCmem(Mapping { cn, cmem_base, ..mapping_of(region, leg) });
+        if !self.state.commands_of(&leg.memory_node).any(|command| command.action == action) {
+            self.issue(&leg.memory_node, action);
         }
     }
+
+    /// Handles a memory node's result of the command of [`unmap_former`](Self::unmap_former): the leg is now
+    /// unmapped for its owner as well, or mapped with zeros, as its state says.
+    pub(super) fn former_unmapped(&mut self, mut region: Region, at: usize, error: Option<String>) {
+        let leg = &mut region.legs[at];
+        if let Some(error) = error {
+            if leg.state == LegState::Mapping {
+                leg.state = LegState::Lost;
+                let reason = format!("memory node {} did not discard its content: {error}", leg.memory_node);
+                self.settle(region, Some(reason));
+            }
+            return;
+        }
+        let Some(former) = leg.former.take() else { return };
+        let leg = leg.clone();
+        self.settle(region.clone(), None);
+        self.retire_cmem(former.cn, former.cmem_base, leg.bytes);
+        if leg.state == LegState::Mapping {
+            self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, &leg)));
+        }
+        self.reissue_unmaps(&region, Some(&leg.memory_node));
+    }
+}
+
+/// Returns true if the memory node of a leg refused its hand-over, and may still map it for the former owner.
+fn is_stuck(leg: &Leg) -> bool {
+    leg.state == LegState::Lost && leg.former.is_some()
 }
 
 /// Returns the error for an order that the region's present state does not permit.

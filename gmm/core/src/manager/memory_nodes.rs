@@ -310,6 +310,7 @@ impl Manager {
     pub(super) fn refresh_legs(&mut self, node: &MemoryNode) {
         for mut region in self.regions_on(&node.name) {
             let (mut reason, mut again, mut outdated) = (None, Vec::new(), false);
+            let mut hand_over = Vec::new();
             let (is_clone, mut cloned_in_vain) = (region.origin.is_some() && region.size == 0, false);
             let here = (0..region.legs.len()).filter(|at| region.legs[*at].memory_node == node.name);
             for at in here.collect::<Vec<_>>() {
@@ -354,6 +355,9 @@ impl Manager {
                     // The pool with the content is back.
                     LegState::Lost if content_there => {
                         leg.state = if elsewhere { LegState::Stale } else { LegState::Mapped };
+                        if leg.former.is_some() {
+                            hand_over.push(leg.clone());
+                        }
                     }
                     _ => {}
                 }
@@ -372,6 +376,9 @@ impl Manager {
             }
             for leg in again {
                 self.issue(&node.name, NodeAction::MapCmem(mapping_of(&region, &leg)));
+            }
+            for leg in hand_over.iter().filter(|leg| !self.is_being_handed_over(leg)).collect::<Vec<_>>() {
+                self.send_hand_over(&region, leg);
             }
             self.reissue_unmaps(&region, Some(&node.name));
         }

@@ -109,14 +109,15 @@ impl Manager {
         for leg in region.legs.iter().filter(|leg| region.is_committed(leg)) {
             let position = &mut positions[firsts[leg.decoder as usize] + leg.position as usize];
             match leg.state {
+                LegState::Lost => position.lost = true,
+                LegState::Unmapping => {}
                 _ if leg.former.is_some() => position.mapping = true,
                 LegState::Mapped => {
                     position.in_sync += 1;
                     position.reachable += u8::from(self.is_reachable(&leg.memory_node));
                 }
-                LegState::Lost => position.lost = true,
                 LegState::Mapping => position.mapping = true,
-                LegState::Stale | LegState::Unmapping => {}
+                LegState::Stale => {}
             }
         }
         let copies = region.protect.copies();

@@ -276,6 +276,10 @@ impl Manager {
                 let node = &region.legs[*first].memory_node;
                 return refuse(format!("its memory node {node} must be reachable"));
             };
+            let leg = &region.legs[*at];
+            if self.is_being_handed_over(leg) {
+                return refuse(format!("its memory node {} must answer first", leg.memory_node));
+            }
             again.push((*at, position.clone()));
         }
         let mut commands = Vec::new();
@@ -287,7 +291,11 @@ impl Manager {
         }
         self.settle(region.clone(), Some("reset: its content is discarded".to_owned()));
         for leg in commands {
-            self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, &leg)));
+            // A memory node refuses to map what it still maps for the former owner.
+            match leg.former {
+                Some(_) => self.unmap_former(&region, &leg),
+                None => self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, &leg))),
+            }
         }
         self.reissue_unmaps(&region, None);
         Ok(())
@@ -349,6 +357,10 @@ impl Manager {
             self.settle(region, None);
         }
         self.retire_cmem(owner, leg.cmem_base, leg.bytes);
+        // It was unmapped for the owner, so it is not mapped for the former owner either: each extent has one mapping.
+        if let Some(former) = leg.former {
+            self.retire_cmem(former.cn, former.cmem_base, leg.bytes);
+        }
         read.into_iter().for_each(|(cn, cmem_base)| self.retire_cmem(cn, cmem_base, leg.bytes));
         self.device_emptied(&leg.memory_node, owner);
     }
@@ -357,9 +369,15 @@ impl Manager {
     /// was sent yet or the last one failed. `only` limits the commands to one memory node.
     pub(super) fn reissue_unmaps(&mut self, region: &Region, only: Option<&Name>) {
         for leg in region.legs.iter().filter(|leg| leg.state == LegState::Unmapping) {
+            if only.is_some_and(|node| *node != leg.memory_node) {
+                continue;
+            }
+            if leg.former.is_some() && !self.is_being_handed_over(leg) {
+                self.unmap_former(region, leg);
+                continue;
+            }
             let action = NodeAction::UnmapCmem(mapping_of(region, leg));
-            let wanted = only.is_none_or(|node| *node == leg.memory_node);
-            if wanted && !self.state.commands_of(&leg.memory_node).any(|command| command.action == action) {
+            if !self.state.commands_of(&leg.memory_node).any(|command| command.action == action) {
                 self.issue(&leg.memory_node, action);
             }
         }

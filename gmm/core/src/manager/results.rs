@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use cxloe_fabric::api::MemoryNodeSync;
-use cxloe_fabric::model::{EventKind, Health, Leg, LegState, MemoryNode, Name, NodeAction};
+use cxloe_fabric::model::{EventKind, FormerOwner, Health, Leg, LegState, MemoryNode, Name, NodeAction};
 
 use super::liveness::NodeKey;
 use super::mirror::{is_live, state_once_mapped};
@@ -97,8 +97,18 @@ impl Manager {
         }
         let mapping = action.mapping();
         let Some(mut region) = self.state.regions.get(&mapping.region).cloned() else { return };
-        let concerned = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
-        let Some(at) = region.legs.iter().position(concerned) else { return };
+        let place = FormerOwner { cn: mapping.cn, cmem_base: mapping.cmem_base };
+        let was_there = |leg: &Leg| leg.memory_node == *node && leg.former == Some(place);
+        if let NodeAction::UnmapCmem(_) = action
+            && let Some(at) = region.legs.iter().position(was_there)
+        {
+            self.former_unmapped(region, at, error);
+            return self.hand_over_released(&mapping.region);
+        }
+        let is_there = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
+        let Some(at) = region.legs.iter().position(is_there).filter(|_| region.owner == mapping.cn) else {
+            return;
+        };
         if let NodeAction::HandOver(hand_over) = action {
             return self.handed_over(region, at, hand_over, error);
         }

@@ -296,7 +296,8 @@ pub struct Leg {
     /// Name of the memory node that the leg is being moved to, by an order for this region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moves_to: Option<Name>,
-    /// The former owner, for which the memory node maps the leg until it has confirmed the hand-over.
+    /// The former owner, for which the memory node maps the leg until it has confirmed the hand-over, or, after a
+    /// hand-over that failed, until it has unmapped the leg.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<FormerOwner>,
 }

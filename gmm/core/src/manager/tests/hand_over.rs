@@ -162,8 +162,8 @@ fn after_the_commit_it_is_the_new_owners_whatever_restarts() {
     }
 }
 
-#[test]
-fn a_memory_node_that_refuses_leaves_a_lost_part() {
+/// Returns a fabric whose region `r` moved to `cn(2)`, and whose first memory node refused the hand-over.
+fn refused_by_a_memory_node() -> Fabric {
     let mut fabric = Fabric::with_region();
     fabric.order(Some(2), false).unwrap();
     (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
@@ -171,7 +171,60 @@ fn a_memory_node_that_refuses_leaves_a_lost_part() {
     fabric.settle();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Lost), cn(2)));
     let region = fabric.manager.region(&name("r")).unwrap();
-    assert!(region.legs.iter().any(|leg| leg.state == LegState::Lost));
+    let states: Vec<LegState> = region.legs.iter().map(|leg| leg.state).collect();
+    assert_eq!(states, [LegState::Lost, LegState::Mapped]);
+    assert_eq!(fabric.served(), [cn(1), cn(2)], "one memory node still has it for the former owner");
+    fabric
+}
+
+#[test]
+fn a_memory_node_that_refuses_leaves_a_lost_part() {
+    // Case 1: its content is given up.
+    let mut fabric = refused_by_a_memory_node();
+    refused(fabric.order(Some(1), false), "gmm reset-region");
+    fabric.apply(Command::ResetRegion(name("r"))).unwrap();
+    assert_eq!(fabric.served(), [cn(1), cn(2)]);
+    (0..2).for_each(|_| fabric.settle());
+    assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![cn(2)]));
+    fabric.order(Some(1), false).unwrap();
+    fabric.follow();
+    assert_eq!((fabric.state_of("r"), fabric.attached()), (Some(RegionState::Active), vec![cn(1)]));
+
+    // Case 2: the memory node refuses the reset as well.
+    let mut fabric = refused_by_a_memory_node();
+    fabric.apply(Command::ResetRegion(name("r"))).unwrap();
+    fabric.sync(0, true).unwrap();
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Lost), vec![cn(1), cn(2)]));
+    fabric.apply(Command::ResetRegion(name("r"))).unwrap();
+    (0..2).for_each(|_| fabric.settle());
+    assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![cn(2)]));
+
+    // Case 3: the region is destroyed.
+    let mut fabric = refused_by_a_memory_node();
+    fabric.destroy("r").unwrap();
+    (0..2).for_each(|_| fabric.settle());
+    assert_eq!((fabric.state_of("r"), fabric.free(), fabric.served()), (None, 12, vec![]));
+
+    // Case 4: it is destroyed before the memory node refuses.
+    let mut fabric = Fabric::with_region();
+    fabric.order(Some(2), false).unwrap();
+    (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+    fabric.destroy("r").unwrap();
+    fabric.sync(0, true).unwrap();
+    (0..2).for_each(|_| fabric.settle());
+    assert_eq!((fabric.state_of("r"), fabric.free(), fabric.served()), (None, 12, vec![]));
+
+    // Case 5: the memory node starts again, with its content, and then gives it to the new owner.
+    let mut fabric = refused_by_a_memory_node();
+    let registration = fabric.nodes[0].registration;
+    let key = liveness::NodeKey::Memory(name("mn0"));
+    fabric.apply(Command::HungUp(key, registration)).unwrap();
+    fabric.nodes[0].instance_id += 1;
+    fabric.register(0).unwrap();
+    fabric.follow();
+    assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![cn(2)]));
+    assert_eq!(fabric.attached(), [cn(2)]);
 }
 
 #[test]

@@ -115,6 +115,14 @@ impl Node {
         }
     }
 
+    /// Returns true if an extent of `mapping` is mapped for another compute node or at another address.
+    fn is_taken(&self, mapping: &Mapping) -> bool {
+        mapping.extents.iter().zip(0..).any(|(extent, page)| {
+            let place = (mapping.cn, mapping.cmem_base + page * mapping.extent_bytes);
+            self.mapped.get(&extent).is_some_and(|held| *held != place)
+        })
+    }
+
     fn carry_out(&mut self, command: &NodeCommand, fail: bool) {
         assert!(!command.watermark().is_before(self.seen), "{:?} after {:?}", command.watermark(), self.seen);
         self.seen = command.watermark();
@@ -129,6 +137,11 @@ impl Node {
         }
         match &command.action {
             NodeAction::MapCmem(mapping) => self.map(mapping),
+            NodeAction::HandOver(hand_over) if hand_over.incarnation != self.incarnation => {
+                self.results
+                    .push(CommandResult::failed(command.seq, "the content is of another incarnation"));
+                return;
+            }
             NodeAction::HandOver(hand_over) => {
                 hand_over.mapping.extents.iter().for_each(|extent| {
                     self.mapped.remove(&extent);
@@ -151,6 +164,10 @@ impl Node {
             }
             NodeAction::Share(share) => self.shares.push(share.clone()),
             NodeAction::Unshare(share) => self.shares.retain(|held| held != share),
+            NodeAction::UnmapCmem(mapping) if self.is_taken(mapping) => {
+                self.results.push(CommandResult::failed(command.seq, "it is mapped at another place"));
+                return;
+            }
             NodeAction::UnmapCmem(mapping) => {
                 self.shares.retain(|share| share.mapping != *mapping);
                 self.mapped.retain(|extent, _| !mapping.extents.iter().any(|gone| gone == *extent));
