@@ -47,8 +47,8 @@ impl PrivatePages {
         self.of_view.get(usize::from(view.0)).copied().flatten()
     }
 
-    /// Clears the link from a view to its mapping, which has ended. The caller removes the mapping itself
-    /// from `mappings`.
+    /// Forgets which view the ended mapping `mapping` belonged to. The caller removes the mapping itself from
+    /// `mappings`.
     pub fn forget(&mut self, mapping: MappingId) {
         for place in &mut self.of_view {
             if *place == Some(mapping) {
@@ -105,9 +105,10 @@ impl Memory for PrivatePages {
         let process =
             mapped.process.as_ref().filter(|process| process.is_readable()).ok_or(MemoryError::Gone)?;
         let watch = self.dog.watch(mapped.uffd.as_fd(), address);
-        // Read as a debugger reads, so that pages can be copied that the program cannot read at present (PROT_NONE).
+        // The copy reads `/proc/PID/mem`, as a debugger does: this works even for pages that the program itself cannot
+        // read at present (PROT_NONE).
         let read = process.read(address, into);
-        if watch.is_late() {
+        if watch.was_zeroed() {
             return Err(MemoryError::Absent);
         }
         match read {
@@ -116,7 +117,7 @@ impl Memory for PrivatePages {
                 self.mapped(view)?.gone.set(true);
                 Err(MemoryError::Gone)
             }
-            // The program has discarded the page.
+            // The copy failed because the program has discarded the page.
             Err(_) if !self.is_present(view, page) => Err(MemoryError::Absent),
             Err(error) => Err(MemoryError::Os(error.raw_os_error().unwrap_or(libc::EFAULT))),
         }
