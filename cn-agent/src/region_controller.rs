@@ -1,6 +1,6 @@
-//! State of this node's regions, in one place: stored in the state file, given to the worker, listed for requests. The
-//! link to the manager passes the manager's answers here, the monitor of CXL devices its findings; each change is
-//! stored before it is carried out.
+//! State of this node's regions, in one place: stored in the state file, sent to the workers as orders, and listed for
+//! requests. The link to the manager passes the manager's answers here, the monitor of CXL devices its findings; each
+//! change is stored before it is carried out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,7 +48,7 @@ impl RegionListing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// Names of this node, its logical devices, and whether the manager has suspended it.
+    /// This node's names and logical devices, and whether the manager has suspended the node.
     pub fn node(&self) -> NodeView {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
@@ -72,26 +72,26 @@ pub struct RegionController {
 struct ControllerState {
     attachments: Attachments,
     leases: Leases,
-    /// Boot id of the kernel, by which the process of a lease differs from a process of an earlier boot with the
-    /// same process id.
+    /// Boot id of the kernel. It distinguishes the process that holds a lease from a process of an earlier boot with
+    /// the same process id.
     boot: String,
     state: StateFile,
     workers: Workers,
     drained: DrainedTickets,
     /// The link's table of memory nodes' UDP addresses.
     peers: Peers,
-    /// Wakes the monitor of CXL devices for new regions.
+    /// Wakes the monitor of CXL devices when a new region may be served by a device.
     looker: Option<MonitorWaker>,
 }
 
 impl RegionController {
-    /// Opens the controller of `node` with the stored regions, and has the workers attach them. New regions
-    /// are served by `preference`; `looker` is woken if that may be a CXL device. `peers` receives the UDP
-    /// addresses of memory nodes.
+    /// Opens the controller of `node` with the stored regions, and has the workers attach them. New regions are served
+    /// as `preference` says; `looker` is woken if a CXL device may serve one. `peers` receives the UDP addresses of
+    /// memory nodes.
     ///
     /// # Errors
-    /// Any [`ControllerError`]; an unreadable state file is an error, not an empty state, since regions would
-    /// otherwise return at other addresses.
+    /// Any [`ControllerError`]; an unreadable state file is an error, not an empty state, since regions would otherwise
+    /// return at other addresses.
     pub fn open(
         node: NodeView,
         state: StateFile,
@@ -115,8 +115,8 @@ impl RegionController {
         Ok(RegionController { inner: Arc::new(Mutex::new(inner)), listing })
     }
 
-    /// Sets the watermark of the manager with which this node has joined; `None` if it has not joined. To be called
-    /// before the first request to the manager.
+    /// Sets the manager's watermark (the progress of its store) at the time when this node joined; `None` if the node
+    /// has not joined. To be called before the first request to the manager.
     ///
     /// # Errors
     /// Any [`ControllerError`].
@@ -155,8 +155,8 @@ impl RegionController {
         self.lock().attachments.region_at(hpa).map(|region| region.name.clone())
     }
 
-    /// Applies the manager's description of one region, which answers a report about the region's legs.
-    /// Stores the description before a write that has reached only one leg counts as complete.
+    /// Applies the manager's description of a mirrored region, which answers a report about the region's legs (its
+    /// copies on memory nodes). Stores the description before a write that has reached only one leg counts as complete.
     pub fn follow_region(&self, region: &Region) -> Result<(), ControllerError> {
         self.change(|attachments| Ok(attachments.follow_region(region)))
     }
@@ -182,7 +182,8 @@ impl RegionController {
         Ok(())
     }
 
-    /// Records the regions that the worker has finished detaching.
+    /// Records the regions for which the workers have reported the end of the drain: all modified lines are written
+    /// back.
     pub fn take_detached_regions(&self) {
         let mut inner = self.lock();
         let mut news = false;
@@ -197,8 +198,8 @@ impl RegionController {
         }
     }
 
-    /// Records a lease of a region of `bytes` bytes that is about to be created for process `pid` of user `uid`, whose
-    /// regions may have `share` bytes.
+    /// Records a lease of a region of `bytes` bytes that is about to be created for process `pid` of user `uid`. All
+    /// leased regions of that user together may have `share` bytes.
     ///
     /// # Errors
     /// The reason why the region cannot be leased to this process.
@@ -295,7 +296,8 @@ impl RegionController {
         inner.keep(next)
     }
 
-    /// Whether processes map the region; `false` if the worker has ended.
+    /// Whether processes map the region, or may do so: `true` if the worker has ended and cannot say, so that nobody
+    /// destroys the region meanwhile.
     pub async fn is_mapped(&self, region: &Name) -> bool {
         let (workers, hinted) = {
             let inner = self.lock();
@@ -303,10 +305,11 @@ impl RegionController {
         };
         let name = region.clone();
         let mapped = move |spaces: &mut Spaces| spaces.is_mapped(name.as_str());
-        ask(workers.of_region(region.as_str(), hinted).await, mapped).await.unwrap_or(false)
+        ask(workers.of_region(region.as_str(), hinted).await, mapped).await.unwrap_or(true)
     }
 
-    /// Number of the worker that serves the region `name`; `None` if the region is not attached or expected here.
+    /// Number of the worker that serves the region `name`; `None` if the region is neither attached to this node nor
+    /// expected to move here.
     pub fn worker_of_region(&self, name: &str) -> Option<usize> {
         self.lock().attachments.worker_of_region(name)
     }
@@ -317,7 +320,8 @@ impl RegionController {
         self.lock().attachments.expect(name)
     }
 
-    /// Records for the workers that all changes up to the manager's `event` were ordered.
+    /// Orders a report from the workers when all operations have ended that began before the changes up to the
+    /// manager's `event`. The changes themselves were ordered before.
     pub fn followed(&self, event: u64) {
         self.lock().workers.await_quiet(event);
     }

@@ -1,4 +1,5 @@
-//! This system: a line port in the measuring thread, a memory node at the far end, and a manager.
+//! This project's own system as a peer: a line port in the measuring thread, a memory node at the far end of the cable,
+//! and a manager.
 
 use std::process::Command;
 use std::time::Duration;
@@ -20,9 +21,9 @@ use super::store::{AccessUnit, Store, drive};
 use cxloe_lab::{LabPrivilege, program};
 
 const MANAGER: &str = "http://10.77.0.1:7440";
-/// Bytes of the pool beyond those of the region.
+/// Bytes that the memory node's pool has in addition to the bytes of the region.
 const SPARE: usize = 96 << 20;
-/// Bytes of an extent; sizes of pools and regions are multiples.
+/// Bytes of an extent, the unit in which pools are divided: sizes of pools and regions are multiples of it.
 const EXTENT: usize = 2 << 20;
 
 /// This system (CXLoE) over one kind of link.
@@ -47,7 +48,7 @@ impl Peer for Cxloe {
                 Backend::Udp => "this system, frames in UDP datagrams over sockets (UDP_SEGMENT, UDP_GRO)",
                 _ => "this system, frames over AF_PACKET rings",
             },
-            waits: "both ends spin",
+            waits: "both ends spin if each has a core of its own",
             copies: "memory node into a frame, kernel between the rings of the two sockets, port out of a frame",
             verified: "each frame's AES-128-GCM tag (with --insecure its CRC-32C) on arrival; every byte read",
             figures: "uncached lines through the line port; a page is one burst read; write64 until acknowledged",
@@ -94,7 +95,7 @@ impl Peer for Cxloe {
     }
 }
 
-/// Wait style of both ends: spin if each has a core of its own.
+/// Wait style of both ends: they spin if each end has its own core.
 fn wait_style(stage: &Stage) -> WaitStyle {
     if stage.cores.is_some() { WaitStyle::Busy } else { WaitStyle::default() }
 }

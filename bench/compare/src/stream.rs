@@ -27,6 +27,7 @@ pub enum Waiting {
 /// TCP connection with a receive buffer.
 pub struct PeerStream {
     tcp: TcpStream,
+    waiting: Waiting,
     ahead: Vec<u8>,
     from: usize,
     to: usize,
@@ -52,12 +53,12 @@ impl PeerStream {
         tcp.set_read_timeout(Some(SILENCE))?;
         tcp.set_write_timeout(Some(SILENCE))?;
         tcp.set_nonblocking(waiting == Waiting::Spin)?;
-        Ok(PeerStream { tcp, ahead: vec![0; AHEAD], from: 0, to: 0 })
+        Ok(PeerStream { tcp, waiting, ahead: vec![0; AHEAD], from: 0, to: 0 })
     }
 
     /// Sends all of `bytes`; waits while the socket's buffer is full.
     pub fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut pause = Pause::new();
+        let mut pause = Pause::new(self.waiting);
         while !bytes.is_empty() {
             match self.tcp.write(bytes) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -81,7 +82,7 @@ impl PeerStream {
                 filled += taken;
             } else if left >= AHEAD {
                 // Data that would fill the buffer are read directly to their destination.
-                filled += read(&mut self.tcp, &mut out[filled..])?;
+                filled += read(&mut self.tcp, self.waiting, &mut out[filled..])?;
             } else {
                 self.look_ahead()?;
             }
@@ -112,8 +113,8 @@ impl PeerStream {
         }
     }
 
-    /// Received data, of at least `at_least` bytes; `None` once the other end has closed. For servers, which parse
-    /// requests as they arrive and remove them by [`consume`](Self::consume).
+    /// Returns the received data, at least `at_least` bytes; `None` if the other end has closed the connection. Used by
+    /// servers, which parse requests as they arrive and remove them by [`consume`](Self::consume).
     pub fn pending(&mut self, at_least: usize) -> io::Result<Option<&[u8]>> {
         while self.to - self.from < at_least {
             if self.from > 0 {
@@ -123,7 +124,7 @@ impl PeerStream {
             if self.ahead.len() < at_least {
                 self.ahead.resize(at_least, 0);
             }
-            match read(&mut self.tcp, &mut self.ahead[self.to..]) {
+            match read(&mut self.tcp, self.waiting, &mut self.ahead[self.to..]) {
                 Ok(more) => self.to += more,
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
                 Err(e) => return Err(e),
@@ -139,14 +140,14 @@ impl PeerStream {
 
     fn look_ahead(&mut self) -> io::Result<()> {
         (self.from, self.to) = (0, 0);
-        self.to = read(&mut self.tcp, &mut self.ahead)?;
+        self.to = read(&mut self.tcp, self.waiting, &mut self.ahead)?;
         Ok(())
     }
 }
 
 /// Reads at least one byte; waits if there is none.
-fn read(tcp: &mut TcpStream, out: &mut [u8]) -> io::Result<usize> {
-    let mut pause = Pause::new();
+fn read(tcp: &mut TcpStream, waiting: Waiting, out: &mut [u8]) -> io::Result<usize> {
+    let mut pause = Pause::new(waiting);
     loop {
         match tcp.read(out) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -156,22 +157,24 @@ fn read(tcp: &mut TcpStream, out: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Limit on the wait between polls of an empty socket.
-pub struct Pause {
+/// Limit on a wait for one socket: [`SILENCE`].
+struct Pause {
+    waiting: Waiting,
     spins: u32,
     since: Option<Instant>,
 }
 
 impl Pause {
-    pub fn new() -> Pause {
-        Pause { spins: 0, since: None }
+    fn new(waiting: Waiting) -> Pause {
+        Pause { waiting, spins: 0, since: None }
     }
 
-    /// Returns `Ok` if `error` means that there are no data yet; a blocking socket reports this only after its
-    /// time-out.
-    pub fn after(&mut self, error: io::Error) -> io::Result<()> {
+    /// Returns `Ok` if `error` means that there are no data yet, and the wait may go on.
+    fn after(&mut self, error: io::Error) -> io::Result<()> {
         match error.kind() {
             ErrorKind::Interrupted => return Ok(()),
+            // A blocking socket reports this only after its time-out, which is `SILENCE`.
+            ErrorKind::WouldBlock if self.waiting == Waiting::Block => return Err(ErrorKind::TimedOut.into()),
             ErrorKind::WouldBlock => {}
             _ => return Err(error),
         }

@@ -24,14 +24,14 @@ use super::initialisation_mode::InitialisationMode;
 
 /// File name of the store in the data folder.
 const STORE_FILE: &str = "gmm.redb";
-/// Environment variable with the password for etcd. It has no flag and no key in the configuration file,
-/// where other users could read it.
+/// Environment variable with the password for etcd. The password has no flag and no key in the configuration file,
+/// because other users could read it there.
 const ETCD_PASSWORD_VARIABLE: &str = "CXLOE_GMM_ETCD_PASSWORD";
 /// File name of the socket in the store's folder.
 const SOCKET_FILE: &str = "gmm.sock";
 /// Minimum of the hidden option `--certificate-s`, with which tests make certificates expire soon.
 const CERTIFICATE_VALID_MIN: Duration = Duration::from_secs(2);
-/// Maximum length of a default socket path in bytes. The system's limit is 108; the rest is for the suffix of
+/// Length in bytes that a default socket path must not reach. The system's limit is 108; the rest is for the suffix of
 /// a temporary name.
 const SOCKET_PATH_MAX: usize = 90;
 
@@ -322,11 +322,11 @@ impl ServeSettings {
     }
 }
 
-/// Default path of the socket, in the store's folder; `None` if the path is too long.
+/// Default path of the socket, in the store's folder; `None` if the path is too long, or if the store is in etcd.
 fn socket_beside(store: &StorePlace) -> Option<PathBuf> {
     let StorePlace::File(path) = store else { return None };
     let socket = path.parent()?.join(SOCKET_FILE);
-    (socket.as_os_str().len() < SOCKET_PATH_MAX).then_some(socket)
+    (socket.as_os_str().len() <= SOCKET_PATH_MAX).then_some(socket)
 }
 
 /// Number of the group `name`, which may itself be a number.
@@ -392,7 +392,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
 }
 
 async fn serve(config: Config) -> Result<(), Failure> {
-    // Each connection is an open file.
+    // The limit of open files is raised, because each connection is an open file.
     raise_limit();
     let no_signals = |error| Failure::failed(format!("cannot wait for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
@@ -408,7 +408,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
         () = watch(&server, supervisor) => {}
     }
     supervisor.stopping("closing the store");
-    // A port file that stayed would name a port that nobody serves.
+    // The port file is removed, because its address is no longer served.
     if let Some(path) = port_file
         && let Err(error) = std::fs::remove_file(&path)
     {
