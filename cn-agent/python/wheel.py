@@ -74,7 +74,7 @@ def metadata(version: str) -> str:
         "Classifier: Typing :: Typed",
         "Description-Content-Type: text/markdown",
     ]
-    return "\n".join(fields) + "\n\n" + (HERE / "README.md").read_text()
+    return "\n".join(fields) + "\n\n" + (HERE / "ABOUT.md").read_text()
 
 
 def make(library: pathlib.Path, folder: pathlib.Path, strip: bool) -> pathlib.Path:

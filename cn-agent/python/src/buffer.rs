@@ -15,7 +15,8 @@ pub struct Borrowed(Box<ffi::Py_buffer>);
 // SAFETY: the address and the length do not change while the buffer is lent, and they are all that is used without the
 // interpreter's lock.
 unsafe impl Send for Borrowed {}
-// SAFETY: as above.
+// SAFETY: the address and the length do not change while the buffer is lent, and they are all that is used without the
+// interpreter's lock.
 unsafe impl Sync for Borrowed {}
 
 impl Borrowed {
@@ -74,7 +75,7 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // Without an interpreter, as at its end, the buffer need not be released.
+        // If the interpreter has ended, the buffer need not be released.
         let _ = Python::try_attach(|_| {
             // SAFETY: the buffer was lent to this structure, and is given back once.
             unsafe { ffi::PyBuffer_Release(&mut *self.0) };

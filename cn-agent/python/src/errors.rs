@@ -11,7 +11,7 @@ use cxloe_client::status::Status;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// Failure of a call, before it is an exception.
+/// Failure of a call, which is then converted to a Python exception.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// A request to the agent failed.
@@ -98,7 +98,7 @@ fn exception(class: &str, words: String, kind: &str, code: Option<u32>) -> PyErr
             .and_then(|class| class.cast_into::<PyType>()?.call1((words, kind, code)));
         match made {
             Ok(exception) => PyErr::from_value(exception),
-            // The package is not complete, or memory is short: the program gets that error instead.
+            // The package is incomplete, or memory is short: the program gets this error in place of the exception.
             Err(error) => error,
         }
     })

@@ -14,11 +14,14 @@
 //! | `buffer` | memory of other Python objects |
 //! | `errors` | exceptions |
 //!
-//! No wait holds the interpreter's lock. A child of `fork` is refused what belongs to its parent.
+//! The interpreter's lock is released during every wait. A child of `fork` cannot use its parent's connections and
+//! mappings: they return an error there.
 
-// The interpreter provides Python's symbols, and a Rust test program has none: in tests, this crate is empty.
+// In tests this crate is empty: the interpreter provides the symbols that it needs, and a Rust test program contains no
+// interpreter.
 #![cfg(not(test))]
-// Use the project's own macros: the print macros panic when standard output or error is closed.
+// Warns about `println!` and the like, which panic when standard output or error is closed. The project's own macros do
+// not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod buffer;

@@ -15,8 +15,8 @@ use pyo3::types::PyDict;
 
 use crate::errors::Failure;
 
-/// Memory that only the process that mapped it unmaps. A child of `fork` has neither the memory nor the
-/// thread that watches the agent, and unmapping waits for the end of that thread.
+/// Mapped memory that only the process that mapped it unmaps. A child of `fork` has neither the memory nor the thread
+/// that watches the agent, and unmapping would wait for the end of that thread.
 struct Mapped {
     memory: ManuallyDrop<mapping::Mapping>,
     pid: u32,
@@ -37,7 +37,7 @@ impl Drop for Mapped {
     }
 }
 
-/// State that changes as views are made and released.
+/// Memory of a mapping and the number of its views, which change together under one lock.
 struct State {
     /// The memory; `None` once it is closed.
     mapped: Option<Arc<Mapped>>,
@@ -147,7 +147,7 @@ impl Mapping {
         Ok(self.with(py, |memory| memory.hint(offset..offset.saturating_add(size), hint))?)
     }
 
-    /// Counts since the region was mapped, and the bytes resident at present.
+    /// Paging counters since the region was mapped, and the number of bytes that are resident now.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let view = self.with(py, mapping::Mapping::paging)?;
         let counted = view.counters;
@@ -202,7 +202,7 @@ impl Mapping {
         format!("<cxloe.Mapping of region {:?}, {} bytes{closed}>", self.name, self.size)
     }
 
-    /// Lends the memory to a view, and counts the view.
+    /// Lends the memory to a new view (a memoryview or an array), and counts the view.
     ///
     /// # Safety
     /// `view` is what Python's buffer protocol passes.
@@ -235,8 +235,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Unmapping waits for the agent, so it runs without the interpreter's lock, if there still is an
-        // interpreter.
+        // Unmapping waits for the agent, so it runs without the interpreter's lock. If the interpreter has ended
+        // already, there is no lock to release.
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some(mapped) = state.mapped.take() else { return };
         let mut mapped = Some(mapped);

@@ -27,18 +27,18 @@ const BATCH: usize = 256;
 /// Bytes that are transferred between two checks for signals of the process, so that Ctrl-C ends a long call.
 const BETWEEN_SIGNALS: usize = 64 << 20;
 
-/// Longest wait that an option of a mapping may name.
+/// Maximum of the mapping options that are times, such as `lost_wait`: 366 days.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// A connection to the agent. Threads that share a connection wait for each other; a thread that must not
-/// wait opens a connection of its own.
+/// A connection to the agent. Threads that share a connection wait for each other; a thread that must not wait needs a
+/// separate connection.
 #[pyclass(module = "cxloe", frozen)]
 pub struct Node {
     path: PathBuf,
     /// Process that connected: a child of `fork` shares the rings with its parent, and must not use them.
     pid: u32,
-    /// The port; `None` once it is closed. Locked only without the interpreter's lock, since the holder may
-    /// wait.
+    /// The port; `None` after the connection was closed. Locked only without the interpreter's lock, because the thread
+    /// that has locked it may wait.
     port: Mutex<Option<Client>>,
 }
 
@@ -72,7 +72,8 @@ fn parts(bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..bytes).step_by(BETWEEN_SIGNALS).map(move |from| from..bytes.min(from + BETWEEN_SIGNALS))
 }
 
-/// Returns the addresses of the lines of one batch. Only the first `lines` entries are meant.
+/// Returns the addresses of the `lines` lines of a batch that begins at `first`. Entries of the array beyond the first
+/// `lines` ones are unused.
 fn addresses(first: u64, lines: usize) -> [u64; BATCH] {
     std::array::from_fn(|i| if i < lines { first + (i * LINE) as u64 } else { first })
 }
@@ -167,7 +168,8 @@ impl Node {
         for part in parts(data.len()) {
             self.with(py, |port| {
                 let mut at = address + part.start as u64;
-                // SAFETY: the caller's program does not change the data meanwhile, or gets a mixture.
+                // SAFETY: the calling program must not change the data during the call; if it does, a mixture of old
+                // and new bytes is written.
                 let bytes = unsafe { &data.bytes()[part.clone()] };
                 let (lines, _) = bytes.as_chunks::<LINE>();
                 lines.chunks(BATCH).try_for_each(|batch| {
@@ -181,14 +183,16 @@ impl Node {
         Ok(())
     }
 
-    /// Fills `buffer` (whole lines) with the bytes from `address` on, past the line cache. Returns their number.
+    /// Fills `buffer` (whole lines) with the bytes from `address` on, without the line cache. Returns the number of
+    /// bytes read.
     fn read_into(&self, py: Python<'_>, address: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let mut buffer = Borrowed::writable(buffer)?;
         lines(buffer.len())?;
         end(address, buffer.len())?;
         for part in parts(buffer.len()) {
             self.with(py, |port| {
-                // SAFETY: the caller's program does not use the buffer meanwhile, or gets a mixture.
+                // SAFETY: the calling program must not use the buffer during the call; if it does, it finds a mixture
+                // of old and new bytes.
                 let out = unsafe { &mut buffer.bytes_mut()[part.clone()] };
                 port.read_bytes(address + part.start as u64, out)
             })?;
@@ -197,15 +201,16 @@ impl Node {
         Ok(buffer.len())
     }
 
-    /// Writes the bytes of `buffer` (whole lines) from `address` on, past the line cache; they are at the memory nodes
-    /// when this returns. Returns their number.
+    /// Writes the bytes of `buffer` (whole lines) from `address` on, without the line cache; the memory nodes have the
+    /// bytes when this returns. Returns the number of bytes written.
     fn write_from(&self, py: Python<'_>, address: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let buffer = Borrowed::readable(buffer)?;
         lines(buffer.len())?;
         end(address, buffer.len())?;
         for part in parts(buffer.len()) {
             self.with(py, |port| {
-                // SAFETY: the caller's program does not change the buffer meanwhile, or gets a mixture.
+                // SAFETY: the calling program must not change the buffer during the call; if it does, a mixture of old
+                // and new bytes is written.
                 let bytes = unsafe { &buffer.bytes()[part.clone()] };
                 port.write_bytes(address + part.start as u64, bytes)
             })?;
@@ -214,7 +219,7 @@ impl Node {
         Ok(buffer.len())
     }
 
-    /// Reads the lines at `addresses` into `buffer`, one after the other; many requests are in flight at a
+    /// Reads the lines at `addresses` into `buffer`, in the order of `addresses`; many requests are in flight at a
     /// time.
     fn read_lines(&self, py: Python<'_>, addresses: Vec<u64>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut buffer = Borrowed::writable(buffer)?;
@@ -222,7 +227,8 @@ impl Node {
         for part in parts(buffer.len()) {
             self.with(py, |port| {
                 let hpas = &addresses[part.start / LINE..part.end / LINE];
-                // SAFETY: the caller's program does not use the buffer meanwhile, or gets a mixture.
+                // SAFETY: the calling program must not use the buffer during the call; if it does, it finds a mixture
+                // of old and new bytes.
                 let out = unsafe { &mut buffer.bytes_mut()[part.clone()] };
                 port.read_batch(hpas, out.as_chunks_mut().0)
             })?;
@@ -231,15 +237,16 @@ impl Node {
         Ok(())
     }
 
-    /// Writes the lines of `data` to `addresses`; many requests are in flight at a time. Lines of one address
-    /// are written in order.
+    /// Writes the lines of `data` to `addresses`; many requests are in flight at a time. Several writes to the same
+    /// address keep their order.
     fn write_lines(&self, py: Python<'_>, addresses: Vec<u64>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let data = Borrowed::readable(data)?;
         room(&addresses, data.len())?;
         for part in parts(data.len()) {
             self.with(py, |port| {
                 let hpas = &addresses[part.start / LINE..part.end / LINE];
-                // SAFETY: the caller's program does not change the data meanwhile, or gets a mixture.
+                // SAFETY: the calling program must not change the data during the call; if it does, a mixture of old
+                // and new bytes is written.
                 let bytes = unsafe { &data.bytes()[part.clone()] };
                 let lines = bytes.as_chunks::<LINE>().0;
                 hpas.chunks(BATCH).zip(lines.chunks(BATCH)).try_for_each(|(hpas, lines)| {
@@ -288,7 +295,7 @@ impl Node {
         Mapping::open(py, &self.path, name, options)
     }
 
-    /// Closes the connection. Mappings stay.
+    /// Closes the connection. Mappings made through it stay mapped.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.is_here()?;
         py.detach(|| drop(self.locked().take()));
@@ -318,7 +325,7 @@ fn room(addresses: &[u64], bytes: usize) -> PyResult<()> {
     Err(PyValueError::new_err(format!("{count} lines are {wanted} bytes, and the buffer has {bytes}")))
 }
 
-/// Converts a wait in seconds, 0 to a year; `None` gives `usual`.
+/// Converts the option `name`, a wait of 0 seconds to a year, to a duration; `None` gives `usual`.
 fn seconds(name: &str, given: Option<f64>, usual: Duration) -> PyResult<Duration> {
     let Some(given) = given else { return Ok(usual) };
     let wait = Duration::try_from_secs_f64(given).ok().filter(|wait| *wait <= WAIT_MAX);
