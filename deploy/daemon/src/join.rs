@@ -101,6 +101,11 @@ impl JoiningNode<'_> {
         {
             credentials.identity = before.credentials().identity;
         }
+        if url.starts_with("https:") && credentials.authority.is_none() {
+            return Err(Failure::usage(format!(
+                "no token was given: run `gmm token create` on the manager's machine, then join {url} with --token TOKEN"
+            )));
+        }
         let client = Client::with(url, credentials).map_err(Failure::usage)?;
         let join = Join { node, tls_key: key.public(), key: session_key, macs, take_over };
         let joined = patiently(&client, &join).await?;

@@ -22,7 +22,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Use of the pool with `more` bytes in addition, from 0 to 1.
+    /// Fraction of the pool that is used if `more` bytes are added, from 0 to 1.
     fn used_with(&self, more: u64) -> f64 {
         (self.used + more) as f64 / self.bytes.max(1) as f64
     }
@@ -80,8 +80,8 @@ pub fn next_move(
                 }
                 let after = from.used_with(0) - part.bytes as f64 / from.bytes.max(1) as f64;
                 let higher = to.used_with(part.bytes).max(after);
-                // Afterwards the use of both pools must lie between their former values: then each move
-                // lessens the unevenness, and a plan ends.
+                // After the move, the use of both pools must lie between their former values. So each move lessens the
+                // unevenness, and a series of moves ends.
                 if to.used_with(part.bytes) >= from.used_with(0) || after < to.used_with(0) {
                     continue;
                 }
@@ -96,7 +96,7 @@ pub fn next_move(
                 }
             }
         }
-        // A less used pool gives parts only if no move from a fuller one helps.
+        // Parts leave a less used pool only if no move from a fuller pool is possible.
         if best.is_some() {
             break;
         }
@@ -104,7 +104,8 @@ pub fn next_move(
     best.map(|(_, found)| found)
 }
 
-/// Plans moves until none helps any more. Returns them with the spread that remains after them.
+/// Plans moves until no further move makes the use of the pools more even. Returns the moves, and the difference in use
+/// (0 to 1) that remains after them.
 pub fn plan(mut pools: Vec<Pool>, mut parts: Vec<Part>, within: f64) -> (Vec<Move>, f64) {
     let mut moves = Vec::new();
     // The plan ends even without the bound, since each move lessens the unevenness; the bound limits the

@@ -172,8 +172,8 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
     output::print(done, false)
 }
 
-/// Waits until the memory of regions being destroyed is zeroed. Returns the percentage done if that is not complete at
-/// `deadline`.
+/// Waits until the memory of the destroyed regions is zeroed. If the zeroing is not complete at `deadline`, returns the
+/// percentage that is zeroed.
 async fn zeroed(client: &Client, regions: &[Name], deadline: Instant) -> Result<Option<u8>, Failure> {
     let progress = Progress::percent("zeroing its memory");
     loop {

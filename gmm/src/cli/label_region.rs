@@ -45,7 +45,7 @@ impl std::str::FromStr for LabelChange {
     }
 }
 
-/// Changes the labels of a region, and prints those that it has then.
+/// Changes the labels of a region, and prints the resulting labels.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.

@@ -217,7 +217,7 @@ struct SelectedRegions {
 }
 
 impl SelectedRegions {
-    /// The named regions; for `all`, those in the states that the command applies to.
+    /// Selects the named regions; for `all`, the regions in the states that the command applies to.
     async fn new(
         client: &Client,
         names: Vec<Name>,

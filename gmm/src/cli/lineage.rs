@@ -76,8 +76,8 @@ pub async fn adopt(client: &Client, args: AdoptArgs) -> Result<(), Failure> {
             ),
         ));
     }
-    // Only the watermarks that were shown are sent: a node that has seen another one still refuses the
-    // manager.
+    // The request contains only the watermarks (latest states that nodes have seen) that were printed: a node that has
+    // seen another state still refuses the manager.
     let mut seen: Vec<Watermark> = Vec::new();
     for node in &refused {
         if !seen.contains(&node.seen) {
@@ -101,7 +101,8 @@ fn in_short(refused: &[RefusedNode]) -> String {
     refused.iter().map(part).collect::<Vec<_>>().join("; ")
 }
 
-/// Has a memory node zero and free its orphans, and prints those that remain after the wait.
+/// Has a memory node zero and free its orphans (memory that belongs to no region), and prints the orphans that remain
+/// after the wait.
 ///
 /// # Errors
 /// If the manager does not answer or refuses.

@@ -238,7 +238,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::Whoami => token::whoami(&client).await,
             Command::Revoke(revoke) => token::revoke(&client, revoke).await,
             Command::Status(status) => status::run(&client, status).await,
-            // These subcommands have returned above.
+            // The code above has already carried out these subcommands.
             Command::Serve(_)
             | Command::Doctor(_)
             | Command::Login(_)

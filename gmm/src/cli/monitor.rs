@@ -64,7 +64,7 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
         (None, Some(_)) => 0,
         (None, None) => client.events(EventsQuery { limit: Some(0), ..EventsQuery::default() }).await?.newest,
     };
-    // Unless `--after` is given, events removed earlier do not count as missed.
+    // Events that were removed before this command began are reported as missing only if `--after` is given.
     let mut reported = args.after.is_none();
     let mut query = EventsQuery {
         after,
@@ -82,7 +82,7 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
         query.limit = Some(left);
         let page = match client.events(query.clone()).await {
             Ok(page) => page,
-            // Only a manager that has answered before is waited for: at the start, the URL may be wrong.
+            // The command waits only for a manager that has answered before, because at the start the URL may be wrong.
             Err(error) if asked_before && error.is_passing() => {
                 if !std::mem::replace(&mut away, true) {
                     to_stderr!("Warning: {error}; waiting for it");
@@ -96,7 +96,7 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
         if std::mem::take(&mut away) {
             to_stderr!("the manager is back");
         }
-        // A log that ends before the last printed event is that of another store, or of a restored one.
+        // A log that ends before the last printed event belongs to another store, or to a restored one.
         if page.newest < query.after {
             let (newest, after) = (page.newest, query.after);
             to_stderr!(

@@ -7,7 +7,7 @@ use clap::Args;
 use cxloe_daemon::command_line::Failure;
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::Client;
-use cxloe_fabric::api::{ProtectRegion, WAIT_MS_DEFAULT};
+use cxloe_fabric::api::{ProtectRegion, RegionStatus, WAIT_MS_DEFAULT};
 use cxloe_fabric::model::{Health, LegState, Name, Protection, Region, RegionState, human_bytes};
 use serde_json::json;
 
@@ -82,10 +82,11 @@ pub struct DrainArgs {
 pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
     let DrainArgs { memory_node, stop, no_wait } = args;
     client.drain_memory_node(&memory_node, !stop).await?;
-    let (began, mut first, mut named) = (Instant::now(), None, BTreeSet::new());
+    let (began, mut first) = (Instant::now(), None);
+    let (mut named, mut without_room) = (BTreeSet::new(), BTreeSet::new());
     loop {
         let left = regions_left(client, &memory_node).await?;
-        let bytes: u64 = left.iter().map(|region| bytes_on(region, &memory_node)).sum();
+        let bytes: u64 = left.iter().map(|status| bytes_on(&status.region, &memory_node)).sum();
         if stop || no_wait || bytes == 0 {
             let state = if stop {
                 "stopped"
@@ -104,12 +105,23 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
             nodes.filter(|node| node.health == Health::Reachable).map(|node| node.cn_id).collect()
         };
         // The owner's agent copies the parts, so the regions of a stopped agent do not move.
-        for region in left.iter().filter(|region| !running.contains(&region.owner)) {
+        for RegionStatus { region, .. } in
+            left.iter().filter(|status| !running.contains(&status.region.owner))
+        {
             if named.insert(region.name.clone()) {
                 to_stderr!(
                     "Waiting: {} moves once the agent of its owner {} runs",
                     region.name,
                     region.owner
+                );
+            }
+        }
+        for RegionStatus { region, .. } in left.iter().filter(|status| status.without_spare) {
+            if without_room.insert(region.name.clone()) {
+                to_stderr!(
+                    "Waiting: {} moves once another memory node has {} free; `gmm drain {memory_node} --stop` ends the drain",
+                    region.name,
+                    human_bytes(bytes_on(region, &memory_node))
                 );
             }
         }
@@ -128,11 +140,12 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
     }
 }
 
-async fn regions_left(client: &Client, node: &Name) -> Result<Vec<Region>, Failure> {
-    Ok(client.regions().await?.into_iter().filter(|region| bytes_on(region, node) > 0).collect())
+async fn regions_left(client: &Client, node: &Name) -> Result<Vec<RegionStatus>, Failure> {
+    let all = client.region_statuses().await?.into_iter();
+    Ok(all.filter(|status| bytes_on(&status.region, node) > 0).collect())
 }
 
-/// Bytes of a region on a memory node, without legs that are being unmapped.
+/// Bytes of a region on a memory node, without the parts that are being unmapped.
 fn bytes_on(region: &Region, node: &Name) -> u64 {
     let here = |leg: &&cxloe_fabric::model::Leg| &leg.memory_node == node && leg.state != LegState::Unmapping;
     region.legs.iter().filter(here).map(|leg| leg.bytes).sum()

@@ -1,5 +1,5 @@
-//! Warnings about nodes that the manager refuses. A refused node carries out no order, and a user who waits
-//! for it would otherwise find the reason only in the log of the node.
+//! Warnings about nodes that the manager refuses. A refused node carries out no order, and without the warning a user
+//! who waits for the order would find the reason only in the log of the node.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use cxloe_fabric::model::EventKind;
 
 use super::progress::Progress;
 
-/// Time that a request may take before the refused nodes are named.
+/// Time that a request may take before the command names the nodes that the manager refuses.
 const LONG: Duration = Duration::from_secs(2);
-/// Age up to which refused requests are named, in milliseconds: the interval at which the manager records
+/// Maximum age of refused requests that a warning names, in milliseconds: the interval at which the manager records
 /// refusals of the same caller.
 const RECENT_MS: u64 = 3_600_000;
 /// Maximum number of callers that are named in warnings.
@@ -21,8 +21,8 @@ const NAMED_MAX: usize = 8;
 /// Beginnings of the paths of the requests that nodes send.
 const PATHS_OF_NODES: [&str; 3] = ["/v1/memory-nodes", "/v1/compute-nodes", "/v1/join"];
 
-/// Waits for `answer` to a request that memory nodes must carry out. If the wait is long or the request fails, names
-/// the nodes that the manager refuses, with the reason.
+/// Waits for `answer`, the manager's answer to a request that memory nodes must carry out. If the wait is long or the
+/// request fails, names the nodes that the manager refuses, with the reason.
 ///
 /// # Errors
 /// Those of `answer`.

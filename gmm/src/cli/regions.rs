@@ -121,7 +121,7 @@ impl OwnerWait {
         let Region { name, owner, .. } = region;
         let progress = Progress::waiting(format!("waiting for the agent of {owner} to attach {name}"));
         loop {
-            // One long poll, unless the wait is longer than the manager's maximum.
+            // One long poll is enough, unless the time left exceeds the manager's maximum wait.
             let left = deadline.saturating_duration_since(Instant::now());
             if client.region_at_owner(name, left.as_millis() as u64).await?.owner_knows {
                 return Ok(());
@@ -195,7 +195,8 @@ pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
     show(&region, human)
 }
 
-/// Creates a region. If the answer is lost and the region has a name, that name tells whether the region was created.
+/// Creates a region. If the answer is lost and the region has a name, looks for that name to find out whether the
+/// region was created.
 async fn create_surely(client: &Client, create: &CreateRegion) -> Result<Region, Failure> {
     let lost = match client.create_region(create).await {
         Err(lost) if lost.may_be_done() => lost,
@@ -241,8 +242,8 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
     let region = match refused::watch(client, &progress, client.grow_region(&name, &grow)).await {
         Err(lost) if lost.may_be_done() => {
             to_stderr!("Warning: the answer was lost; looking whether {name} grows");
-            // A growing region has its old size until the addition is mapped, so this failure can mean that
-            // the region is still growing.
+            // Until the addition is mapped, a growing region has its old size. An error returned here can therefore
+            // mean that the region is still growing.
             let region = client.region(&name).await?;
             if region.size < size {
                 return Err(lost.into());

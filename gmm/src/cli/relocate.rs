@@ -100,7 +100,7 @@ async fn running(client: &Client) -> Result<BTreeSet<CnId>, Failure> {
     Ok(nodes.filter(|node| node.health == Health::Reachable).map(|node| node.cn_id).collect())
 }
 
-/// Legs of a region on a memory node, without those that are being unmapped.
+/// Legs (parts) of a region on a memory node, without those that are being unmapped.
 fn legs_on<'a>(region: &'a Region, node: &'a Name) -> impl Iterator<Item = &'a Leg> {
     region.legs.iter().filter(move |leg| &leg.memory_node == node && leg.state != LegState::Unmapping)
 }

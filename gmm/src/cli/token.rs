@@ -110,7 +110,7 @@ pub struct LoginArgs {
     token: String,
 }
 
-/// Stores a token for later commands, once the manager has accepted it.
+/// Checks a token with the manager, and stores it for later commands if the manager accepts it.
 ///
 /// # Errors
 /// If the manager does not answer or refuses the token, or if the token cannot be stored.

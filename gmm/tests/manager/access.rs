@@ -121,7 +121,7 @@ pub fn mac(last: u8) -> [u8; 6] {
     [2, 0, 0, 0, 2, last]
 }
 
-/// Every operation of the document: method, example path, required right.
+/// Every operation of the OpenAPI document: method, example path, required right.
 fn operations(document: &Value) -> Vec<(Method, String, String)> {
     let mut found = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -155,7 +155,7 @@ async fn each_route_has_a_right_and_none_but_health_is_open() {
         let (status, said) = ask(&stranger).await;
         assert_eq!(status == StatusCode::UNAUTHORIZED, !open, "a stranger: {method} {path}: {status} {said}");
         let changes = method != Method::GET;
-        // A stream does not end, so reading its whole answer would wait for ever.
+        // The answer of a stream has no end, so this test cannot read all of it.
         if path.ends_with("/stream") {
             continue;
         }
@@ -196,7 +196,7 @@ async fn a_node_joins_once_with_a_token_and_acts_as_itself_only() {
     let joined = joining.join(&node.request(mn("mn0"), mac(1))).await.unwrap();
     assert_eq!(joined.manager, rig.served.url);
     assert!(joined.renew_ms < joined.expires_ms);
-    // As after a lost answer: a repeated request with the same key is answered again.
+    // A request that is repeated with the same key, as after a lost answer, must succeed again.
     joining.join(&node.request(mn("mn0"), mac(1))).await.unwrap();
     let other = Joining::new();
     let used_up = joining.join(&other.request(mn("mn1"), mac(2))).await;
@@ -224,7 +224,7 @@ async fn a_node_joins_once_with_a_token_and_acts_as_itself_only() {
     assert_eq!(code(client.create_region(&region).await), ErrorCode::Forbidden);
     assert_eq!(client.memory_nodes().await.unwrap().len(), 1, "it may look");
 
-    // Another machine cannot take the node's name with a token that does not name the node.
+    // Another machine must not be able to join under the node's name with a token that does not name the node.
     let again = rig.client(role(Role::MemoryNode)).await;
     assert_eq!(code(again.join(&other.request(mn("mn0"), mac(1))).await), ErrorCode::Forbidden);
     assert_eq!(
@@ -344,6 +344,34 @@ async fn a_tenant_has_regions_of_its_own_up_to_its_quota() {
     assert_eq!(code(tenant.create_token(&role(Role::Admin)).await.map(drop)), ErrorCode::Forbidden);
     tenant.destroy_region(&name("mine"), destroy).await.unwrap();
     assert_eq!(tenant.regions().await.unwrap().len(), 1, "it sees all");
+}
+
+#[tokio::test]
+async fn lists_can_be_those_of_a_tenant() {
+    let rig = Rig::start();
+    let (_node, _) = ObedientNode::start(rig.admin.clone(), memory_node("mn0", 1, 64)).await;
+    for last in 1..=3 {
+        rig.admin.register_compute_node(&compute_node(&format!("cn{last}"), last)).await.unwrap();
+        let create = CreateRegion::new(name(&format!("r{last}")), EXTENT, cn(last));
+        rig.admin.create_region(&create).await.unwrap();
+    }
+    let tenant = CreateToken { compute_nodes: vec![cn(1), cn(3)], ..role(Role::Tenant) };
+    let id = rig.admin.create_token(&tenant).await.unwrap().id;
+    let viewer = rig.admin.create_token(&role(Role::Viewer)).await.unwrap().id;
+    let socket = format!("unix:{}", rig.folder.path().join("gmm.sock").display());
+    let list = |words: &[&str]| {
+        let output = gmm().args(["--manager", &socket, "list"]).args(words).output().unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (found, output.status.code(), error)
+    };
+    let names = |found: &serde_json::Value, key: &str| -> Vec<String> {
+        found.as_array().unwrap().iter().map(|each| each[key].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&list(&["-R", "--tenant", &id]).0, "region"), ["r1", "r3"]);
+    assert_eq!(list(&["--tenant", &id]).0.as_array().unwrap().len(), 2, "its compute nodes");
+    let (_, code, error) = list(&["-R", "--tenant", &viewer]);
+    assert!(code == Some(4) && error.contains("gmm token list"), "{code:?} {error}");
 }
 
 #[tokio::test]
@@ -558,7 +586,7 @@ async fn a_viewer_with_too_many_connections_takes_none_of_the_nodes() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Once a token is revoked, the streams and long polls that it began end without further data.
+/// When a token is revoked, the streams and long polls that were begun with it must end without further data.
 #[tokio::test]
 async fn streams_and_waiting_requests_end_with_their_token() {
     let rig = Rig::start();
@@ -568,7 +596,7 @@ async fn streams_and_waiting_requests_end_with_their_token() {
     let newest = rig.admin.events(EventsQuery::default()).await.unwrap().newest;
     let mut stream = get(&format!("/v1/events/stream?after={newest}")).send().await.unwrap();
     assert_eq!(stream.status(), StatusCode::OK);
-    // A long poll for events of a kind that does not occur: it would wait for a minute.
+    // This long poll waits up to a minute for a `quota_set` event, which the test causes only after the revocation.
     let waiting = get(&format!("/v1/events?after={newest}&kind=quota_set&wait_ms=60000")).send();
     let waiting = tokio::spawn(waiting);
     rig.admin.create_token(&role(Role::Viewer)).await.unwrap();

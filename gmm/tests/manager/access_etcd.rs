@@ -18,7 +18,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-/// A manager over `store`, with its socket in a folder of its own.
+/// Starts a manager with the store that the arguments `store` select, and with its socket in a separate folder.
 fn manager(store: &[&str]) -> (Served, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("gmm.sock");

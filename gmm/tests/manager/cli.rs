@@ -34,7 +34,11 @@ async fn a_fabric_is_run_from_the_command_line() {
 
     let empty = ask(url, &["list"]);
     assert_eq!((code(&empty), empty.stdout.as_slice()), (0, b"[\n]\n".as_slice()));
-    assert!(err(&empty).contains("Warning: no memdevs, compute nodes, regions found"), "{}", err(&empty));
+    assert!(
+        err(&empty).contains("Warning: no memory nodes, compute nodes, regions found"),
+        "{}",
+        err(&empty)
+    );
 
     let (_node, _) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
     client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();

@@ -103,7 +103,8 @@ async fn regions_are_made_grown_listed_and_taken_down() {
     assert_eq!(all(&ports, "port"), [&json!(0), &json!(1), &json!(2), &json!(3), &json!(127)]);
     assert_eq!(all(&ports, "link"), [&json!("up"); 5]);
 
-    // With several kinds, `--json` prints one object; `--cxl` prints the array of a pipe, with a warning.
+    // With several kinds, `--json` prints one object, and `--cxl` an array. Without either option, the array is printed
+    // if the output is no terminal, with a warning.
     let both = json(url, &["list", "-MR", "--json"]).await;
     assert_eq!(both.as_object().unwrap().keys().collect::<Vec<_>>(), ["memdevs", "regions"]);
     let cxl = ask(url, &["list", "-MR", "--cxl"]).await;

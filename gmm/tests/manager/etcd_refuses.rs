@@ -18,7 +18,7 @@ use crate::common::etcd::{Etcd, lead};
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{Served, compute_node, eventually};
 
-/// A manager over etcd as the user `gmm`, and the folder of its log.
+/// Starts a manager with a store in etcd, where it is the user `gmm`. Returns the manager, and the folder of its log.
 fn manager(store: &str) -> (Served, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let more = ["--lease-ttl", "2", "--etcd-user", "gmm"];
@@ -127,7 +127,7 @@ fn a_compaction_during_a_takeover_begins_the_load_again() {
         changes.extend(manager.apply(Command::RegisterComputeNode(node), 2).unwrap().changes);
     }
     store.commit(&changes).unwrap();
-    // The recovery takes two requests, and each table at least one.
+    // The recovery at the start of a load takes two requests, and each table at least one more.
     for reads in 2..6 {
         left.store(reads, Ordering::SeqCst);
         assert_eq!(&store.load().unwrap(), manager.state(), "compacted after {reads} requests");

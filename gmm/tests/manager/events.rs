@@ -61,7 +61,7 @@ async fn events_are_filtered_and_paged() {
         "{error}"
     );
 
-    // Page by page: each event appears once, none is left out.
+    // If the log is read page by page, each event must appear exactly once.
     let (mut paged, mut next) = (Vec::new(), EventsQuery { kind: kinds, limit: Some(1), ..query() });
     while next.after < all.newest {
         let page = client.events(next.clone()).await.unwrap();

@@ -143,7 +143,7 @@ async fn a_token_has_join_what_it_is_for() {
         let joined = rig.join(node.clone(), role, macs).await.map(drop);
         assert_eq!(joined, Err(ErrorCode::Forbidden), "{node} with a token of role {role}");
     }
-    // Another machine cannot take the FM client's name.
+    // Another machine must not be able to join under the FM client's name.
     rig.join(fm0(), Role::FmClient, &[]).await.unwrap();
     assert_eq!(rig.join(fm0(), Role::FmClient, &[]).await.map(drop), Err(ErrorCode::Forbidden));
 }

@@ -26,7 +26,7 @@ fn serve(folder: &Path, more: &[&str]) -> (Served, Vec<String>) {
     let served = Served::start(folder, &[usual.as_slice(), more].concat());
     let addresses = |log: &str| -> Vec<String> {
         let lines = log.lines().filter(|line| line.contains("FM API of switch"));
-        // In the log line, fields follow the address.
+        // The log line ends with "on ADDRESS" and further fields.
         let address = |line: &str| Some(line.rsplit_once(" on ")?.1.split_whitespace().next()?.to_owned());
         lines.filter_map(address).collect()
     };
@@ -58,8 +58,8 @@ async fn json_of(address: &str, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
 }
 
-/// Ports follow the order of first registration, so listings and the log entry of a refusal name the node at
-/// each port.
+/// The FM API numbers a switch's ports in the order in which nodes first registered, so listings, and the log entry of
+/// a refused request, name the node at each port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_at_which_port_is_listed_and_said_where_a_port_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ async fn who_is_at_which_port_is_listed_and_said_where_a_port_is_wrong() {
         let args: Vec<&str> = wrong.split(' ').collect();
         let err = ends(&ask(fm, &args).await, 5);
         assert!(err.contains("`gmm list -LPi`"), "{err}");
-        // The log may get the line only after the answer was sent.
+        // The manager may write the log line only after it has sent the answer.
         let mut log = served.log();
         for _ in 0..250 {
             if log.contains(said) {
@@ -106,7 +106,7 @@ async fn who_is_at_which_port_is_listed_and_said_where_a_port_is_wrong() {
     };
     let places = |kind: &'static str, fields: [&str; 3]| {
         let listed = listed(kind);
-        // The object has one key, since one kind is listed.
+        // Only one kind of object is listed, so the answer has one key.
         let items = listed.as_object().unwrap().values().flat_map(|items| items.as_array().unwrap());
         items.map(|item| json!(fields.map(|field| item[field].clone()))).collect::<Vec<_>>()
     };
@@ -201,7 +201,7 @@ async fn a_fabric_is_driven_from_the_command_line() {
     ends(&ask(fm, &["--port", "0", "qos", "--moderate", "99"]).await, 5);
     ends(&ask(fm, &["--port", "1", "qos"]).await, 1);
 
-    // Binds the memory node that is allocated as a whole.
+    // Binds the memory node that the manager allocates as a whole.
     json_of(fm, &["bind", "--vcs", "0", "--vppb", "3", "--port", "1"]).await;
     let vcs = json_of(fm, &["vcs", "0"]).await;
     assert_eq!(vcs[0]["vppbs"][1], json!({"vppb": 3, "status": "bound", "port": 1, "ld": null}));
@@ -270,7 +270,7 @@ async fn an_unbinding_goes_on_where_it_was_after_a_restart_and_waits_for_no_memo
     run(address, "bind --vcs 0 --vppb 0 --port 0 --ld 0", 0).await;
     run(address, "--port 0 qos --severe 60", 0).await;
 
-    // A managed hot-remove waits for the host, at 0 percent.
+    // The agent does not release the memory, so a managed hot-remove waits for it at 0 percent.
     agent.agent().clings = true;
     run(address, "unbind --vcs 0 --vppb 0 --no-wait", 0).await;
     assert!(run(address, "unbind --vcs 0 --vppb 0", 5).await.contains("busy"));
@@ -342,7 +342,8 @@ async fn nodes_have_their_places_on_several_switches() {
         (&second["switch"]["active_ports"], first["serial"].as_u64().unwrap() + 1),
         (&json!([127]), second["serial"].as_u64().unwrap())
     );
-    // The last compute node gets a region on a memory node of the first switch: it is bound, but not at a vPPB.
+    // The last compute node gets a region on a memory node of the first switch: the region is bound to the node, but at
+    // no vPPB of the node's switch.
     let create = cxloe_fabric::api::CreateRegion::new(name("far"), 64 << 20, cn(127));
     client.create_region(&create).await.unwrap();
     assert_eq!(json_of(&addresses[1], &["vcs"]).await[0]["vppbs"], json!([]));
@@ -355,7 +356,8 @@ async fn nodes_have_their_places_on_several_switches() {
         (extents.extents.len(), extents.extents[0].length, &extents.extents[0].tag[..4]),
         (1, 64 << 20, b"far\0".as_slice())
     );
-    // A second tag on the same LD; without a tag, the manager chooses the region's name.
+    // Adds capacity to the same LD twice: with a second tag, and without a tag. Without a tag, the manager chooses the
+    // region's name.
     let add = InitiateAdd {
         host: 0,
         policy: selection::FREE,
@@ -372,7 +374,7 @@ async fn nodes_have_their_places_on_several_switches() {
         client.regions().await.unwrap().iter().map(|region| region.name.to_string()).collect();
     names.sort();
     assert_eq!(names, ["dc-abababababababababababababababab", "dc-mn0-0-1", "far"]);
-    // Capacity events are in the device's log, not in the switch's.
+    // The device's log has the events of added capacity; the switch's log does not.
     let events: Events = eventually("the events of all three", || async {
         let mut fm = FmClient::connect(&addresses[0], Dialect::Tools).await.unwrap();
         let request = GetEvents { log: 4 };

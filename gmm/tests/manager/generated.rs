@@ -114,7 +114,7 @@ async fn the_document_of_openapi_3_0_is_one_that_progenitor_takes() {
         typed += success.iter().flatten().count();
     }
     assert!(typed > 30, "{typed} operations answer with JSON");
-    // A schema that 3.0 cannot express is read as one that allows anything.
+    // The parser reads a schema that OpenAPI 3.0 cannot express as one that allows any value; there must be none.
     let components = document.components.unwrap();
     let untyped = |schema: &ReferenceOr<openapiv3::Schema>| {
         let kind = &schema.as_item().unwrap().schema_kind;

@@ -27,7 +27,7 @@ impl Secured {
         Self { _folder: folder, served, token }
     }
 
-    /// The answer to these bytes, which the client reads only after it has sent all of them.
+    /// Sends these bytes, and reads the answer only after all of them are sent.
     async fn answer(&self, request: &[u8]) -> Answer {
         let address = self.served.url.trim_start_matches("https://");
         let trusted = Credentials { authority: Some(self.token.authority()), ..Credentials::default() };
@@ -40,7 +40,7 @@ impl Secured {
             stream.flush().await.unwrap();
             let mut answer = Vec::new();
             let mut chunk = [0; 4096];
-            // The answer is read only until it is complete, since a stream of events never ends.
+            // Reads only until the answer is complete, because a stream of events never ends.
             while !is_whole(&answer) {
                 let read = stream.read(&mut chunk).await;
                 let read = read.unwrap_or_else(|e| panic!("{e} after {}", String::from_utf8_lossy(&answer)));
@@ -143,7 +143,8 @@ async fn broken_bodies_and_requests_without_a_host_are_bad_ones() {
     }
 }
 
-/// The middleware's answers do not belong to one route: they are tested for every operation.
+/// The middleware answers some requests before they reach a route; the document must describe these answers for every
+/// operation.
 #[tokio::test]
 async fn the_document_has_of_each_operation_what_the_middleware_answers() {
     let manager = Secured::start().await;
@@ -162,10 +163,10 @@ async fn the_document_has_of_each_operation_what_the_middleware_answers() {
             (format!("{}X-Large: {}\r\n\r\n", manager.head(&method, &path, ""), "x".repeat(100_000)), 431),
         ];
         if path == "/v1/health" {
-            // A route that unknown callers may use, but not with a large body.
+            // Callers without a token may use this route, but not with a large body.
             asked[0] = (format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n{large}"), 401);
         }
-        // The handler of this route receives the body itself.
+        // A backup may be larger than the limit of all other bodies, so this route does not answer 413 here.
         if path != "/v1/restore" {
             asked.push((format!("{}{large}", manager.head(&method, &path, "")), 413));
         }

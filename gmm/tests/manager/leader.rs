@@ -225,7 +225,7 @@ async fn a_replaced_leader_resumes_without_effect() {
     assert!(log.contains("has lost the lead") || log.contains("no longer leads"), "{log}");
     assert_eq!(node.known().seen.term, 2);
 
-    // The former leader becomes the leader again later.
+    // The manager that led first becomes the leader again later.
     managers.take(0).0.kill();
     let again = Client::new(&url).unwrap();
     eventually("that it leads again", || create(&again, "again")).await;
@@ -279,7 +279,7 @@ async fn etcd_may_be_away_for_a_while() {
     let regions = client.regions().await.unwrap();
     assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
 
-    // An outage shorter than the lease: the leader keeps the lead, or another manager takes it.
+    // During an outage shorter than the lease, the leader keeps the lead, or another manager becomes the leader.
     etcd.kill();
     assert!(etcd.run());
     eventually("a region after a restart", || create(&client, "later")).await;
@@ -321,7 +321,7 @@ async fn the_loss_of_the_leaders_key_ends_the_lead_of_an_idle_manager() {
     let etcd = Etcd::start();
     let place = etcd.place("lab");
     let mut managers = Managers { store: place.to_string(), served: Vec::new() };
-    // The lease outlasts the test, so that only the watch shows the loss of the key.
+    // The lease is longer than the test, so a manager can detect the loss of the key only by its watch on etcd.
     for _ in 0..2 {
         let folder = tempfile::tempdir().unwrap();
         let more = ["--lease-ttl", "600"];
@@ -356,7 +356,7 @@ async fn a_leaders_key_that_no_manager_wrote_is_named_with_the_command_that_mend
     let written = json!({"url": url, "instance": 5}).to_string();
     for (value, said) in [("somebody", "does not contain what managers"), (written.as_str(), "has no lease")]
     {
-        // A key without a lease stays in etcd, even after the leader has ended.
+        // etcd does not delete a key without a lease, even after the leader has ended.
         etcd.put(&key, value);
         for (served, _) in &managers.served {
             eventually("each manager says so", || async {

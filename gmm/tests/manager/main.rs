@@ -1,5 +1,5 @@
-//! System tests of the manager, one file per subject: a running `gmm`, its stores, its clients. One program, so that
-//! the manager is linked once for all of them.
+//! System tests of the manager, one file per subject: a running `gmm`, its stores, its clients. All files form one
+//! program, so that the manager is linked only once.
 
 mod access;
 mod access_etcd;

@@ -216,8 +216,8 @@ async fn the_schemas_forbid_what_is_never_taken() {
 #[tokio::test]
 async fn what_is_answered_is_what_is_described() {
     let folder = tempfile::tempdir().unwrap();
-    // mn1 registers once and is silent from then on. The time-out is long, so that mn1 still counts as
-    // reachable until the test needs it silent, at the end.
+    // mn1 registers and sends nothing afterwards. The node time-out is long, so that the manager counts mn1 as
+    // reachable until the end of the test, which needs it unreachable.
     let served = Served::start(folder.path(), &["--node-timeout", "25000", "--new-fabric"]);
     let client = served.client();
     let mut checked = Checked::new(&served.url).await;
@@ -227,7 +227,7 @@ async fn what_is_answered_is_what_is_described() {
     let mut statuses = Vec::new();
     let (nodes, cns) = ("/v1/memory-nodes", "/v1/compute-nodes");
 
-    // Requests of nodes' daemons.
+    // Tests the requests that the daemons of nodes send.
     let register = serde_json::to_value(memory_node("mn1", 1, 8)).unwrap();
     let (_, registered) = checked.ask(post.clone(), nodes, nodes, Some(register)).await;
     let sync =
@@ -237,7 +237,7 @@ async fn what_is_answered_is_what_is_described() {
     let stale = json!({"registration": 0, "acked_seq": 0});
     checked.ask(post.clone(), "/v1/memory-nodes/{name}/sync", "/v1/memory-nodes/mn1/sync", Some(stale)).await;
 
-    // Requests about nodes that do not follow the manager, and about memory that belongs to no region.
+    // Tests requests about nodes that refuse to follow this manager, and about memory that belongs to no region.
     let (seen, held) =
         (json!({"term": 9, "revision": 9, "run": 9}), json!({"compute_node": cn(1), "bytes": EXTENT}));
     let said = json!({"node": {"memory_node": "mn9"}, "seen": seen, "holds": [held]});
@@ -272,7 +272,7 @@ async fn what_is_answered_is_what_is_described() {
     checked.ask(post.clone(), path, "/v1/compute-nodes/nobody/sync", Some(json!({}))).await;
     checked.ask(post.clone(), cns, cns, Some(json!({}))).await;
 
-    // Requests about copies of regions, and about draining a memory node.
+    // Tests requests about copies of regions, and about draining a memory node.
     let create = json!({"name": "p", "size": EXTENT, "owner": "cn0", "on": ["mn0"]});
     checked.ask(post.clone(), "/v1/regions", "/v1/regions", Some(create)).await;
     let leg = client.region(&crate::common::name("p")).await.unwrap().legs.remove(0);
@@ -392,7 +392,7 @@ async fn what_is_answered_is_what_is_described() {
         400
     );
 
-    // Requests about logical devices, quotas and held compute nodes, and the lists.
+    // Tests requests about logical devices, quotas, lists, and compute nodes held in reset.
     let ld_path = "/v1/memory-nodes/{name}/logical-devices";
     let set = json!({"first": 0, "reserved": ["256M", 268_435_456]});
     let bind = json!({"compute_node": "cn0", "memory_node": "mn0", "ld": 0});
@@ -437,7 +437,7 @@ async fn what_is_answered_is_what_is_described() {
         400, 200, 200, 400, 200, 200, 200, 404,
     ];
     assert_eq!(statuses, expected);
-    // The node is silent since it registered, and can be forgotten once the manager has noticed that.
+    // mn1 has sent nothing since its registration. It can be removed when the manager counts it as unreachable.
     crate::common::eventually("mn1 is silent", || async {
         let nodes = client.memory_nodes().await.unwrap();
         let silent =
@@ -477,8 +477,8 @@ async fn what_is_answered_is_what_is_described() {
     assert_eq!(access(&get, "/v1/whoami", "/v1/whoami", None).await.0, 200);
 
     let all: BTreeSet<Operation> = checked.operations().into_keys().collect();
-    // Other tests cover these operations: a reset succeeds only after lost content, a stream never ends, and
-    // some operations need TLS.
+    // Other tests cover these operations: a reset succeeds only after content was lost, a stream never ends, and some
+    // operations need TLS.
     let stream: Operation = ("GET".into(), "/v1/events/stream".into());
     let reset: Operation = ("POST".into(), "/v1/regions/{name}/reset".into());
     let unanswered: Vec<_> = all.difference(&checked.succeeded).collect();

@@ -1,4 +1,5 @@
-//! The REST interface of a real process: a wait returns the result, or the progress until then.
+//! The REST interface of a real process: a request with a wait returns the operation's result, or its progress if the
+//! wait ends first.
 
 use crate::common::patient::{PatientAgent, PatientNode};
 use crate::common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};

@@ -17,7 +17,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// The store at `place`, taken over by another leader that connects through `port`.
+/// Makes another leader take over the store at `place`, connected through `port`.
 fn take_over(place: &EtcdPlace, port: u16) -> (Leadership, EtcdStore) {
     let leadership = lead(place);
     let through: EtcdPlace =
@@ -63,7 +63,7 @@ fn a_deposed_leader_cannot_write_and_the_next_one_does_not_notice() {
         Ok(Attempt::Led(url)) if url == "http://127.0.0.1:1"
     ));
 
-    // The leader loses its lease without notice, and continues as if it led.
+    // The leader loses its lease without notice, and commits a change as if it still led.
     etcd.depose(&place);
     let late = create(&mut old_manager, "late");
     let error = old_store.commit(&late).unwrap_err();
@@ -114,7 +114,7 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A commit of several transactions is interrupted after each of its requests in turn. A new leader loads the state
-/// before the commit until the redo log is complete, and the state after it from then on.
+/// before the commit if the redo log is incomplete, and the state after the commit if the redo log is complete.
 #[test]
 fn a_commit_of_many_transactions_is_all_or_nothing_wherever_it_breaks_off() {
     let etcd = Etcd::start();

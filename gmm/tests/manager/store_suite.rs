@@ -138,7 +138,7 @@ enum Step {
     Grow(prop::sample::Index, u64),
     Destroy(prop::sample::Index),
     Disable(prop::sample::Index, bool),
-    /// The memory node of this number carries out its commands.
+    /// The memory node with this number carries out the commands that the manager has for it.
     Sync(u8),
     SetAside(u8, u16, u64),
     Bind(u8, u16, u8),
@@ -329,7 +329,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// After any commands, the stored state equals the manager's state.
+/// After any sequence of commands, a new manager loads exactly the state of the previous one.
 fn random_commands_are_found_again(kind: &mut dyn Kind, cases: u32, steps: usize) {
     let cases =
         std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse::<u32>().ok()).map_or(cases, |all| {
@@ -349,7 +349,7 @@ fn random_commands_are_found_again(kind: &mut dyn Kind, cases: u32, steps: usize
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// However many commands a commit contains, the store keeps the whole of it.
+/// The store keeps all changes of a commit, even of one with very many commands.
 fn a_large_batch_is_one(kind: &mut dyn Kind) {
     let mut run = Run::start(kind);
     let mut batch = Vec::new();
@@ -372,7 +372,7 @@ fn a_large_batch_is_one(kind: &mut dyn Kind) {
     assert_eq!(run.manager.state().regions.len(), 300);
 }
 
-/// The removal of the oldest events also reaches the store.
+/// Events that the manager removes because they are the oldest are removed from the store too.
 fn forgotten_events_are_gone(kind: &mut dyn Kind) {
     let mut run = Run::start(kind);
     let mut batch = Vec::new();

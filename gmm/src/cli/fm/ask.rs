@@ -27,7 +27,7 @@ use super::{DcdCommand, FmCommand, PortOperation, QosArgs, UnbindOption, VppbArg
 
 /// Pause between two reads of a background operation's status.
 const POLL: Duration = Duration::from_millis(50);
-/// Requests of one subcommand to an FM API endpoint, whose answers are printed as JSON or as tables.
+/// In requests: the maximum count, which stands for all entries. Port numbers are below it.
 const ALL: u8 = u8::MAX;
 
 /// Sends the requests of a subcommand and prints the answers, as JSON or as tables.

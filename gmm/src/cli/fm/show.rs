@@ -231,7 +231,7 @@ pub fn events(logs: &[(u8, Events)]) -> JsonAndTable {
     (all.into(), table)
 }
 
-/// Memory size and number of LDs of a device that is given away in slices.
+/// Memory size and number of LDs of a multi-logical device.
 pub fn ld_info(info: &LdInfo) -> JsonAndTable {
     let rows = vec![("memory", human_bytes(info.memory_size)), ("LDs", info.ld_count.to_string())];
     (json!({"memory_size": info.memory_size, "ld_count": info.ld_count, "qos": info.qos}), sheet(rows))

@@ -16,11 +16,11 @@ mod scope;
 mod snapshot;
 
 use clap::Args;
-use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::command_line::{Exit, Failure, output};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{LogicalDeviceStatus, Owner};
-use cxloe_fabric::model::{LabelSelector, Name, Region};
+use cxloe_fabric::model::{LabelSelector, Name, Region, Role};
 use serde_json::Value;
 
 use super::since::Since;
@@ -42,6 +42,9 @@ Examples:
   gmm list -R -r scratch     one region
   gmm list -RD -m mn0        regions that have a part on mn0, and their decoders
   gmm list -l use=serving    regions with this label
+  gmm list -Rc cn0           regions that belong to cn0
+  gmm list -R --tenant 1a2b3c4d
+                             regions of the tenant that has this token
   gmm list -MR               two kinds at once
   gmm list -LB               logical devices and their bindings
   gmm list -E --since 10m    events of the last ten minutes
@@ -88,6 +91,9 @@ pub struct ListArgs {
     /// Only these compute nodes and what belongs to them: names or CN ids
     #[arg(short = 'c', long, value_name = "CN", value_delimiter = ',', help_heading = "Filters")]
     compute_node: Vec<Owner>,
+    /// Only compute nodes of these tenants, and what belongs to them: ids of tokens as `gmm token list` shows them
+    #[arg(long, value_name = "TOKEN", value_delimiter = ',', help_heading = "Filters")]
+    tenant: Vec<String>,
     /// Only these regions and what belongs to them
     #[arg(short = 'r', long, value_name = "NAME", value_delimiter = ',', help_heading = "Filters")]
     region: Vec<Name>,
@@ -146,6 +152,14 @@ impl ObjectKind {
             Self::Events => "events",
         }
     }
+
+    /// Name of this kind in messages to people.
+    fn plural(self) -> String {
+        match self {
+            Self::MemoryNodes => "memory nodes".to_owned(),
+            _ => self.key().replace('_', " "),
+        }
+    }
 }
 
 impl ListArgs {
@@ -164,7 +178,7 @@ impl ListArgs {
         ];
         let filters = [
             (ObjectKind::MemoryNodes, !self.memdev.is_empty()),
-            (ObjectKind::ComputeNodes, !self.compute_node.is_empty()),
+            (ObjectKind::ComputeNodes, !self.compute_node.is_empty() || !self.tenant.is_empty()),
             (ObjectKind::Regions, !self.region.is_empty() || self.label.is_some()),
             (ObjectKind::Decoders, !self.decoder.is_empty()),
             (ObjectKind::Events, !self.kind.is_empty() || self.since.is_some() || self.who.is_some()),
@@ -185,8 +199,9 @@ impl ListArgs {
 ///
 /// # Errors
 /// If the manager does not answer, or standard output is closed.
-pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
+pub async fn run(client: &Client, mut args: ListArgs) -> Result<(), Failure> {
     let kinds = args.kinds();
+    args.compute_node.extend(nodes_of_tenants(client, &args.tenant).await?);
     let snapshot = Snapshot::take(client, &kinds, !args.compute_node.is_empty()).await?;
     let mut scope = Scope::new(&args, &snapshot);
     let mut listed: Vec<(ObjectKind, Vec<Value>)> = Vec::new();
@@ -205,12 +220,30 @@ pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
         listed.push((kind, found));
     }
     if listed.iter().all(|(_, found)| found.is_empty()) {
-        let names: Vec<String> = listed.iter().map(|(kind, _)| kind.key().replace('_', " ")).collect();
+        let names: Vec<String> = listed.iter().map(|(kind, _)| kind.plural()).collect();
         to_stderr!("Warning: no {} found{}", names.join(", "), scope.idle_hint());
     } else if scope.hidden > 0 {
         to_stderr!("Warning: some are idle and not shown{}", scope.idle_hint());
     }
     output::print_kinds(listed.into_iter().map(|(kind, found)| (kind.key(), found)).collect(), args.human)
+}
+
+/// Compute nodes of the tenants that have the tokens `ids`.
+async fn nodes_of_tenants(client: &Client, ids: &[String]) -> Result<Vec<Owner>, Failure> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tokens = client.tokens().await?;
+    let mut nodes = Vec::new();
+    for id in ids {
+        let tenant = tokens.iter().find(|token| token.id == *id && token.role == Role::Tenant);
+        let Some(tenant) = tenant else {
+            let what = format!("no tenant has token {id}; `gmm token list` shows the tokens of role tenant");
+            return Err(Failure::new(Exit::NotFound, what));
+        };
+        nodes.extend(tenant.compute_nodes.iter().copied().map(Owner::CnId));
+    }
+    Ok(nodes)
 }
 
 /// A region as printed by the commands about regions.
@@ -229,7 +262,7 @@ pub fn logical_device(status: &LogicalDeviceStatus) -> Result<Value, Failure> {
     logical_devices::shown(status)
 }
 
-/// Returns `item` as a JSON object with those keys of `more` added that are not null.
+/// Returns `item` as a JSON object, with those fields of `more` added whose values are not null.
 fn object(item: impl serde::Serialize, more: Value) -> Result<Value, Failure> {
     let mut value = output::value(item)?;
     if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {

@@ -21,7 +21,7 @@ pub struct Scope {
     pub hidden: usize,
 }
 
-/// An object to be filtered, with the names of the objects that it is, contains or belongs to.
+/// An object to be filtered: its own name, and the names of the objects that it contains or belongs to.
 #[derive(Debug, Default)]
 pub struct FilteredObject<'a> {
     pub memdevs: Vec<&'a Name>,
@@ -57,7 +57,7 @@ impl Scope {
         if !self.fits(thing) {
             return false;
         }
-        // An idle object that a filter names is listed nevertheless.
+        // If the command line has a filter, idle objects that pass it are listed, too.
         let named = !(self.memdevs.is_empty()
             && self.compute_nodes.is_empty()
             && self.regions.is_empty()

@@ -58,7 +58,8 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// The compute node that `owner` names; `None` if it is not in the snapshot.
+    /// The CN id that `owner` contains, or that of the compute node with this name; `None` if the snapshot has no
+    /// compute node with the name.
     pub fn find(&self, owner: &Owner) -> Option<CnId> {
         match owner {
             Owner::CnId(id) => Some(*id),

@@ -28,7 +28,7 @@ pub struct Etcd {
     peer_port: u16,
     folder: tempfile::TempDir,
     more: Vec<String>,
-    /// Credentials for the test's own requests to etcd, once access control is on.
+    /// Credentials for the test's own requests to etcd; none until access control is turned on.
     user: Option<(String, String)>,
 }
 
@@ -167,7 +167,7 @@ impl Etcd {
 
     fn ask_as(&self, token: Option<String>, path: &str, question: Value) -> Option<Value> {
         let url = format!("http://127.0.0.1:{}{path}", self.client_port);
-        // In a separate thread, since some tests run within a runtime.
+        // The request runs in a separate thread, because some tests already run within an async runtime.
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -225,7 +225,7 @@ fn base64(text: &str) -> String {
 pub fn lead(place: &EtcdPlace) -> Leadership {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let campaign = Campaign::new(place, "http://127.0.0.1:1", 600).unwrap();
-    // While the disk is busy, etcd may not answer in time, so the attempt is repeated, as by a manager.
+    // While the disk is busy, etcd may not answer in time, so the attempt is repeated, as a manager would do.
     for _ in 0..20 {
         match runtime.block_on(campaign.attempt()) {
             Ok(Attempt::Won(leadership)) => return leadership,

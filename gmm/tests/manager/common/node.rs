@@ -13,22 +13,22 @@ use cxloe_fabric::model::{CnId, CommandResult, Mapping, NodeAction, NodeCommand,
 /// State of the memory node, which the test reads.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// The highest term and revision seen.
+    /// The highest watermark (term and revision) that a manager has sent.
     pub seen: Watermark,
-    /// CN and CMem address that are mapped to each extent, by extent.
+    /// Compute node and CMem address that each mapped extent belongs to, by extent.
     pub mapped: BTreeMap<u64, (CnId, u64)>,
     /// Number of registrations until now.
     pub registrations: u64,
     /// Number of commands and answers refused because their watermark was lower than the highest seen.
     pub refused: u64,
-    /// Violations of the rules, as text.
+    /// Violations by the manager, as text: commands out of order, or extents mapped to two owners.
     pub wrong: Vec<String>,
     acked_seq: u64,
     results: Vec<CommandResult>,
 }
 
 impl Known {
-    /// True if the node follows a manager with this watermark; the watermark is then the highest seen.
+    /// Returns true if the node accepts a manager with this watermark, which is then stored as the highest seen.
     pub fn accepts(&mut self, from: Watermark) -> bool {
         let accepted = !from.is_before(self.seen);
         if accepted {
