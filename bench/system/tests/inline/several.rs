@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
@@ -79,7 +80,7 @@ pub fn two_over_one_port(backend: Backend, faults: Option<&str>) -> Outcome {
     ensure(counters.evicted > 0 && counters.written_back > 0, format!("{counters:?}"))?;
     ensure(second.resident() <= LOCAL, "each has its own limit")?;
     second.close()?;
-    // The memory node holds the last writes.
+    // The memory node holds the last writes of both regions.
     let mut port = port.into_port()?;
     let mut bytes = vec![0; BYTES as usize];
     port.read_bytes(HPA, &mut bytes)?;
@@ -228,10 +229,13 @@ pub fn a_region_comes_while_a_thread_faults_within_the_allocator() -> Outcome {
                     let word = std::ptr::from_ref(&first[page * WORDS_PER_PAGE]) as u64;
                     TOUCH.set(word);
                     drop(std::hint::black_box(vec![0_u8; 100]));
+                    // Without a pause, other threads would hardly get the allocator's lock on a busy machine.
+                    thread::sleep(Duration::from_millis(1));
                     faults.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            // Five times at least; on a slow machine, until there were enough faults.
+            // The second region is mapped at least five times, and on a slow machine until the other thread has caused
+            // enough faults.
             let more = |turn: &i32| *turn < 5 || faults.load(Ordering::Relaxed) <= 100;
             let outcome = (0..500).take_while(more).try_for_each(|_| {
                 let second = InlineRegion::open(&to(&way, "second"), local(LOCAL)).map_err(words)?;
