@@ -76,7 +76,7 @@ impl NodeIdentity {
         self.manager.as_deref()
     }
 
-    /// The manager's watermark when the node joined; the default if the file has none.
+    /// The manager's watermark (the progress of its store) when the node joined; the default if the file has none.
     pub fn joined(&self) -> Watermark {
         self.joined
     }

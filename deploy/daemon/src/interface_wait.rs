@@ -1,5 +1,5 @@
-//! Wait for a network interface when a service starts: a card may be plugged in later, a bond may take a
-//! while. Without the wait, the service manager would restart the daemon several times, and soon give up.
+//! Wait for a network interface when a service starts: a card may be plugged in later, and a bond may take some time to
+//! come up. Without the wait, the service manager would restart the daemon several times, and soon give up.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -32,8 +32,8 @@ fn usable(name: &str) -> Result<(), String> {
     }
 }
 
-/// Waits until an interface exists and is up, if a service manager has started this process; the service
-/// status shows the reason. Returns `false` if the daemon has to end.
+/// If a service manager has started this process, waits until the interface exists and is up; the service status shows
+/// the reason of the wait. Returns `false` if the daemon has to end.
 pub fn wait_for_interface(name: &str, supervisor: Supervisor, ending: &Shutdown) -> bool {
     wait_until(|| usable(name), supervisor, ending)
 }
@@ -44,7 +44,8 @@ fn wait_until(usable: impl Fn() -> Result<(), String>, supervisor: Supervisor, e
     loop {
         let Err(why) = usable() else { return true };
         if !supervisor.is_there() {
-            // A person has started the daemon: opening the link reports the error at once.
+            // The daemon was started by hand: it does not wait, so that the error of opening the link is reported at
+            // once.
             return true;
         }
         if why != told {

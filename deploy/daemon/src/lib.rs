@@ -27,7 +27,7 @@
 //! | `unit` | the systemd unit of a configuration, and what it gives a daemon |
 //! | [`command_line`] | exit codes, tables, JSON, completion and manual pages of every program |
 
-// These macros panic when standard output or standard error is closed.
+// Warns about `println!` and the like, which panic when standard output or standard error is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod backoff;

@@ -1,6 +1,6 @@
 //! A node's link to the manager: a thread with a small runtime of its own that registers the node, keeps the
-//! registration, and retries forever while the manager is unreachable. The data path never waits for it. If several
-//! managers share a store, the link goes to the leader, and follows a change of leader.
+//! registration, and retries forever while the manager is unreachable. The data path never waits for the link. If
+//! several managers share a store, the link goes to the leader, and follows a change of leader.
 //!
 //! The node passes in an async function that registers the node, executes the manager's commands, and returns only on
 //! failure. The thread pauses, retries, stops on request, and logs each change of the connection's state once.
@@ -24,7 +24,8 @@ pub enum Connection {
     Connecting,
     /// Registered; the node executes the manager's commands.
     Registered,
-    /// Manager unreachable or rejected by the node, for this reason; the node keeps its present state.
+    /// The manager is unreachable, or the node has rejected it, for this reason. The node continues with its present
+    /// state.
     Away(String),
 }
 
@@ -46,7 +47,7 @@ pub enum RegistrationEnd {
     /// The node's state file cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The node cannot follow the manager, for a reason of its own.
+    /// The node itself cannot execute the commands of the manager, for example because it cannot store a change.
     #[error(transparent)]
     Node(Box<dyn std::error::Error + Send + Sync>),
     /// Another manager leads, or the same one was restarted: the node has to check again whether it may follow.
@@ -134,7 +135,7 @@ impl Contact {
 
     fn away(&self, reason: String) {
         let url = self.client.url();
-        // Each reason is a warning once.
+        // A reason is logged as a warning only when it differs from the reason before.
         match self.connection_sender.send_replace(Connection::Away(reason.clone())) {
             Connection::Away(old) if old == reason => tracing::debug!(%url, %reason, "still no manager"),
             _ => tracing::warn!(%url, %reason, "no manager reachable; existing mappings are still served"),
@@ -151,7 +152,7 @@ impl Contact {
             let Err(reason) = registration(node, &mut self).await;
             match reason {
                 RegistrationEnd::Stopped(Stopped) => return,
-                // A manager that restarted or lost the registration is no fault: the node registers again.
+                // A manager that was restarted or has lost the registration is no error: the node registers again.
                 RegistrationEnd::Client(error) if error.code() == Some(ErrorCode::NotRegistered) => {
                     tracing::info!(url = %self.client.url(), "the manager asks this node to register again");
                 }

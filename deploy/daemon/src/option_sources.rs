@@ -1,5 +1,5 @@
-//! Options of the command line and of the environment, kept apart: a flag overrides the configuration file, and the
-//! file overrides a variable of the environment, since the variable may be set for other programs.
+//! Options of the command line and of the environment, kept separately: a flag overrides the configuration file, and
+//! the file overrides an environment variable, because the variable may be set for other programs.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// Two variables that the environment of every test has.
+    /// Options with two environment variables that Cargo sets for every test.
     #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case", deny_unknown_fields)]
     struct Settings {

@@ -49,7 +49,7 @@ pub enum ConfigError {
          TOKEN -i INTERFACE`), name a file for its key by --node-key, or go without by --insecure (in the file: insecure = true)"
     )]
     Unprotected {
-        /// Name of the program, for the advice.
+        /// Name of the program in the command that the error message suggests.
         program: &'static str,
     },
 }
@@ -57,16 +57,17 @@ pub enum ConfigError {
 /// Protection of the frames of a node's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Sealed with a key of the node's own.
+    /// Frames are sealed with the node's own key.
     NodeKey,
-    /// Sealed with a pre-shared key of all nodes.
+    /// Frames are sealed with a pre-shared key, the same on all nodes.
     PreShared,
-    /// A checksum only, as `--insecure` asks for.
+    /// Frames have only a checksum, because `--insecure` is set.
     Checksum,
 }
 
-/// Selects the protection of a node of `program` from its own key (`node_key`), a `pre_shared` key, or `insecure`.
-/// Frames are plain only if the operator asks for that.
+/// Selects the protection of the frames of a node: its own key (`node_key`, unless `insecure`), or else a `pre_shared`
+/// key, or else only a checksum. Frames are unsealed only if the operator requests it (`insecure`). The error names
+/// `program`.
 pub fn protection(
     program: &'static str,
     node_key: bool,
@@ -89,7 +90,7 @@ pub fn wrong(field: &'static str, reason: impl Display) -> ConfigError {
 /// Variable of the environment with the manager's URL; a flag or a file overrides it.
 pub const MANAGER_VARIABLE: &str = "CXLOE_MANAGER";
 
-/// The manager's URL: `named` by a flag or a file, else by [`MANAGER_VARIABLE`] unless that is empty.
+/// The manager's URL: `named`, from a flag or a file; or else the value of [`MANAGER_VARIABLE`], unless it is empty.
 pub fn manager(named: Option<String>) -> Option<String> {
     named.or_else(|| std::env::var(MANAGER_VARIABLE).ok().filter(|url| !url.is_empty()))
 }

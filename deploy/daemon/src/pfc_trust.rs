@@ -1,5 +1,5 @@
-//! Value of an option: trust in 802.1Qbb (PFC) frames as they arrive. A PFC frame names no sender that could be
-//! checked.
+//! Values of the option that determines whether a node trusts the 802.1Qbb (PFC) frames that it receives. A PFC frame
+//! has no sender that could be authenticated.
 
 use serde::{Deserialize, Serialize};
 

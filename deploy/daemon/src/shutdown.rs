@@ -12,7 +12,7 @@ enum ShutdownCause {
     Worker,
 }
 
-/// Receives the causes of a daemon's end.
+/// Receives the events that end a daemon: a signal, or the end of a worker.
 pub struct Shutdown {
     sender: Sender<ShutdownCause>,
     receiver: Receiver<ShutdownCause>,

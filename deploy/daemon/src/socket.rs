@@ -63,7 +63,8 @@ impl Bound {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(SocketError::io("look at", path)(e)),
         }
-        // The socket is bound under another name and renamed, so that `path` never has other rights.
+        // The socket is bound under a temporary name, given its mode and then renamed, so `path` never has another
+        // mode.
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
@@ -83,8 +84,9 @@ impl Bound {
         }
     }
 
-    /// True if the peer may connect: as this process's user, as root, or as the owner of the socket (`chown`). The
-    /// check uses the peer's user at the time of connecting, whatever rights the socket had then.
+    /// True if the peer may connect: its user is this process's user, root, or the owner of the socket's file
+    /// (`chown`). The peer's user is that at the time of connecting; the mode that the socket's file had at that time
+    /// does not matter.
     pub fn admits(&self, stream: &UnixStream) -> bool {
         let Ok(peer) = getsockopt(stream, PeerCredentials) else { return false };
         let given = fs::symlink_metadata(&self.path).map(|found| found.uid());

@@ -17,8 +17,9 @@ pub trait NodeState: Serialize + DeserializeOwned + Default {
     const REMEDY: &str;
 }
 
-/// Watermark of the manager whose commands the memory node executed last. With the file, even a node that has just
-/// started recognises a manager with a lower watermark, which was deposed or runs on an old copy of its store.
+/// Watermark (term and revision) of the manager whose commands the memory node executed last. With this file, even a
+/// node that has just started recognises a manager with a lower watermark, which was superseded or runs on an old copy
+/// of its store.
 impl NodeState for Watermark {
     const REMEDY: &str =
         "restore it, or remove it if this node's manager is certain to run over its newest store";

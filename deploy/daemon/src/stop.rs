@@ -31,7 +31,7 @@ impl Stop {
     /// # Errors
     /// [`Stopped`] as soon as the signal is set; `future` is dropped then.
     pub async fn or<T>(&self, future: impl Future<Output = T>) -> Result<T, Stopped> {
-        // Only one wait receives the wake-up, so that later waits have to check the flag.
+        // The wake-up reaches only one wait, so a later wait has to check the flag.
         if self.flag.load(Ordering::Relaxed) {
             return Err(Stopped);
         }

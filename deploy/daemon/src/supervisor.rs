@@ -46,7 +46,7 @@ impl Supervisor {
         send(&[NotifyState::Ready, NotifyState::Status(text)]);
     }
 
-    /// Reports that the daemon is stopping; `text` names its last work.
+    /// Reports that the daemon is stopping; `text` is the status, which names the work that is left.
     pub fn stopping(&self, text: &str) {
         send(&[NotifyState::Stopping, NotifyState::Status(text)]);
     }
@@ -70,8 +70,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the daemon's end. Until then, reports the results of `look`, whose argument is the maximum
-    /// wait for answers.
+    /// Waits until the daemon has to end. Until then, calls `look` at regular intervals and reports its result. The
+    /// argument of `look` is the maximum wait for the answers of the daemon's threads.
     pub fn watch(&self, ending: &Shutdown, mut look: impl FnMut(Duration) -> Result<String, String>) {
         let Some((every, wait_limit)) = self.looks() else { return ending.wait() };
         while !ending.wait_for(every) {
@@ -80,7 +80,7 @@ impl Supervisor {
     }
 }
 
-/// Sends to the socket in the environment, if any. The daemon serves even if this fails.
+/// Sends to the service manager's socket (`NOTIFY_SOCKET`), if there is one. The daemon continues even if this fails.
 fn send(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET)");

@@ -65,7 +65,7 @@ pub fn new_table(header: impl IntoIterator<Item = impl ToString>) -> Table {
     Table(table)
 }
 
-/// Cell for a count by cause: only causes that occurred, or `0`.
+/// Text of a cell that breaks a count down by cause: only causes that occurred, or `0` if none did.
 pub fn breakdown(causes: &[(&str, u64)]) -> String {
     let named = causes.iter().filter(|(_, n)| *n > 0).map(|(cause, n)| format!("{cause} {n}"));
     let named: Vec<String> = named.collect();

@@ -49,8 +49,8 @@ impl Unit {
     }
 }
 
-/// The unit that runs `program` with a configuration: that of the program for `/etc/cxloe/PROGRAM.toml`, an instance of
-/// its template for `/etc/cxloe/PROGRAM-NAME.toml`; `None` for other files.
+/// Name of the unit that runs `program` with a configuration: `PROGRAM.service` for `/etc/cxloe/PROGRAM.toml`,
+/// `PROGRAM@NAME.service` for `/etc/cxloe/PROGRAM-NAME.toml`; `None` for other files.
 pub(crate) fn unit_of(program: &str, config: &Path) -> Option<String> {
     Some(match instance(program, config)?.as_str() {
         "" => format!("{program}.service"),
@@ -58,15 +58,15 @@ pub(crate) fn unit_of(program: &str, config: &Path) -> Option<String> {
     })
 }
 
-/// Socket of the instance of `program` that a configuration `/etc/cxloe/PROGRAM-NAME.toml` belongs to, as its unit gives
-/// it; `None` for other files.
+/// Path of the socket that the systemd unit of an instance sets: `/run/cxloe/PROGRAM-NAME.sock` for the configuration
+/// `/etc/cxloe/PROGRAM-NAME.toml`; `None` for other files.
 pub fn instance_socket(program: &str, config: &Path) -> Option<PathBuf> {
     let name = instance(program, config).filter(|name| !name.is_empty())?;
     Some(Path::new("/run/cxloe").join(format!("{program}-{name}.sock")))
 }
 
-/// Name of the instance that a configuration belongs to; empty for `PROGRAM.toml`, the configuration without
-/// instances.
+/// Name of the instance of `program` that uses a configuration: NAME for `/etc/cxloe/PROGRAM-NAME.toml`, empty for
+/// `/etc/cxloe/PROGRAM.toml`; `None` for other files.
 fn instance(program: &str, config: &Path) -> Option<String> {
     let path = std::path::absolute(config).ok()?;
     if path.parent() != Some(Path::new("/etc/cxloe")) {

@@ -1,4 +1,4 @@
-//! Complete options of a node, memory node or compute node: [`NodeConfig`], checked once.
+//! Complete options of a node (memory node or compute node): [`NodeConfig`], which is checked when it is created.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,12 +44,12 @@ pub struct NodeConfig {
     pub priority: Option<u8>,
     /// EtherType of the fabric's frames on a raw link.
     pub ethertype: u16,
-    /// File with the pre-shared key; `None`: frames carry a plain checksum.
+    /// File with the pre-shared key of all nodes; `None` if there is none.
     pub key_file: Option<PathBuf>,
     /// File with this node's key; `None` if the node has none.
     pub node_key: Option<PathBuf>,
     pub peer_keys: Vec<PeerKey>,
-    /// True if frames are not sealed even with a key.
+    /// True if frames are not sealed with this node's key even if it has one.
     pub insecure: bool,
     /// Address at which metrics are served; `None`: metrics are not served.
     pub metrics: Option<MetricsAddress>,
@@ -65,8 +65,8 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// Checks the settings and completes them with defaults; without a name given, a node whose host name is not valid
-    /// is called `unnamed`.
+    /// Checks the settings and completes them with defaults. `unnamed` is the name of a node whose settings contain no
+    /// name and whose host name is not valid.
     pub fn new(
         unnamed: &str,
         node: NodeSettings,
@@ -114,7 +114,7 @@ impl NodeConfig {
         })
     }
 
-    /// Settings that yield these options again, for a node that registers with `manager`.
+    /// Converts the options back to settings, for the file of a node that registers with `manager`.
     pub fn settings(&self, manager: Option<String>) -> (NodeSettings, LinkSettings, DiagnosticsSettings) {
         let node = NodeSettings {
             name: Some(self.name.to_string()),
@@ -155,13 +155,13 @@ impl NodeConfig {
         options::protection(program, self.node_key.is_some(), self.key_file.is_some(), self.insecure)
     }
 
-    /// This node's key; `None` if it has none or may not use it.
+    /// This node's key; `None` if it has none, or if `insecure` is set.
     pub fn own_key(&self) -> Result<Option<Arc<NodeKey>>, KeyFileError> {
         let path = self.node_key.as_deref().filter(|_| !self.insecure);
         path.map(|path| node_key(path).map(Arc::new)).transpose()
     }
 
-    /// True if frames travel inside UDP, whatever the backend.
+    /// True if frames are sent inside UDP datagrams, by the kernel or by the node itself.
     pub fn is_over_udp(&self) -> bool {
         self.backend == Backend::Udp || self.encap == Encap::Udp
     }

@@ -1,5 +1,5 @@
 //! Common part of `mn-server doctor` and `cn-agent doctor`: the checks of options, machine, permissions, link, keys and
-//! folders. Each program passes what differs, and adds checks of its own. The judgements do no I/O.
+//! folders. Each program passes its own values and adds its own checks. The functions that judge a value do no I/O.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 #[derive(Debug)]
 pub struct NodeHost {
     pub host: Host,
-    /// Capabilities and limits of the node: those of its systemd unit, or else of this process.
+    /// Capabilities and limits of the node: those that its systemd unit sets or, without a unit, those of this process.
     pub process: Process,
     /// Socket of the node if the node is one of several instances on this machine; `None` for the default
     /// socket.
@@ -46,7 +46,7 @@ pub struct Workers {
     pub count: u32,
     /// CPUs that the workers are pinned to; empty if they are not pinned.
     pub cpus: Vec<usize>,
-    /// Flag that pins the workers, for advice.
+    /// Name of the flag that pins the workers, for the advice.
     pub flag: &'static str,
 }
 
@@ -56,8 +56,9 @@ impl NodeHost {
         NodeHost { process: Process::read(&host), host, socket: None }
     }
 
-    /// Checks a node with the options `settings` and those in the file `config`; without either, with those in the
-    /// installed file. `resolve` completes the options, `examine` checks the node that they describe.
+    /// Checks a node with the options `settings` and those in the file `config`. If neither a file nor an interface is
+    /// given, the installed file (`/etc/cxloe/PROGRAM.toml`) is used. `resolve` completes the options, and `examine`
+    /// checks the node that they describe.
     pub fn check<S: ProgramSettings, C>(
         &mut self,
         config: Option<PathBuf>,
@@ -138,7 +139,7 @@ pub fn print<S: ProgramSettings>(checks: Vec<Check>, json: bool) -> ExitCode {
     Report::new(S::PROGRAM, RELEASE, checks).print(output)
 }
 
-/// Judges a device of DPDK, for which the plug-in is loaded and DPDK started.
+/// Judges a DPDK device by the result of reading its MAC address, for which the plug-in was loaded and DPDK started.
 fn judge_device(mac: &Result<Mac, LinkError>) -> Check {
     let (group, name) = (Group::Interface, "DPDK device");
     match mac {

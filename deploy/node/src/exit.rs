@@ -8,8 +8,8 @@ use cxloe_link::LinkError;
 
 /// Exit code for `error` if a link caused it: [`Exit::Usage`] if the next start would fail in the same way.
 ///
-/// A `supervised` node waits for its interface before it opens links; an interface that has disappeared since
-/// may return.
+/// A `supervised` node waits for its interface before it opens links. If the interface has disappeared by then, it may
+/// return, so the node is to be started again.
 pub fn exit_of_link(error: &(dyn Error + 'static), supervised: bool) -> Exit {
     match error.downcast_ref::<LinkError>() {
         Some(LinkError::NoSuchInterface(_)) if supervised => Exit::Failed,

@@ -21,7 +21,7 @@ pub fn join_node<S: ProgramSettings>(args: &JoinArgs, given: &S) -> Result<PathB
         if file.exists() { options::read_options(&file).map_err(Failure::usage)? } else { S::default() };
     let mut settings: S = options::over(given, &kept);
     let named = given.clone().common().0.manager.take();
-    // The check needs a manager; the URL to register at is known only after joining.
+    // The check requires a manager's URL. Until joining yields the URL for registration, the one for joining is used.
     settings.follow(args.url.clone());
     let config = settings.check()?;
     let mac = config.mac()?;

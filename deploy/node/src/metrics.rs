@@ -17,7 +17,8 @@ pub struct LinkMetrics {
 /// Number of counters with a direction.
 pub const DIRECTED: usize = 2;
 
-/// Metrics of the link of a node: their names begin with this prefix, and the counters have these labels.
+/// Makes the metrics of a node's link: the first argument is the prefix of their names, the second lists the labels of
+/// the counters.
 ///
 /// ```
 /// static LINK: cxloe_node::metrics::LinkMetrics = cxloe_node::link_metrics!("cxloe_mn", ["worker"]);

@@ -31,7 +31,7 @@ pub trait ProgramSettings: Args + Clone + Default + PartialEq + Serialize + Dese
     /// The options do not work together.
     fn check(&self) -> Result<NodeConfig, Failure>;
 
-    /// Makes the manager's description of the node with this name and address.
+    /// Returns the node's identity for the manager, made of this name and address.
     ///
     /// # Errors
     /// The address is not valid for such a node.

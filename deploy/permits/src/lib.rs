@@ -20,43 +20,45 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Policy {
     pub all: usize,
     pub each: usize,
-    /// True if a connection that is not yet due yields when no other does.
+    /// True if an unused connection yields even before it is due ([`Unused::from`]), when no other connection yields.
     pub early: bool,
-    /// True if a peer with the most connections yields one, due or not, to a peer with fewer.
+    /// True if a peer with the most connections gives up an unused one, due or not, to a peer with fewer connections.
     pub crowds: bool,
 }
 
 impl Policy {
-    /// Policy for at most `all` connections: only connections that are due yield.
+    /// Policy for at most `all` connections: an unused connection yields to a new one only if it is due
+    /// ([`Unused::from`]).
     pub fn at_most(all: usize) -> Policy {
         Policy { all, each: usize::MAX, early: false, crowds: false }
     }
 }
 
-/// Order in which unused connections yield, the least first: class, rank, the time from which they are due.
+/// State of an unused connection, by which the next one to yield to a new connection is chosen: the lowest class, then
+/// the lowest rank, then the earliest due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unused<T> {
     /// Connections of a lower class yield first, due or not.
     pub class: u8,
     /// Within a class, due connections of a lower rank yield first.
     pub rank: u8,
-    /// Time from which the connection is due.
+    /// Time from which the connection is due: it may then yield whatever [`Policy::early`] is.
     pub from: T,
 }
 
 #[derive(Debug)]
 struct Permit<P, E, T> {
-    /// Peer whose limit applies; `None`: no limit of its own.
+    /// Peer whose number of connections is limited; `None`: only the limit of all connections applies.
     peer: Option<P>,
     /// State of an unused connection; `None`: the connection is in use.
     unused: Option<Unused<T>>,
     end: E,
 }
 
-/// Id of a new connection, with id and handle of the connection that leaves for it.
+/// Id of a new connection, with id and handle of the connection that was removed to make room for it.
 pub type Admitted<E> = (u64, Option<(u64, E)>);
 
-/// Refusal of a connection, since a limit is reached.
+/// Refusal of a connection because a limit is reached.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Full<E> {
     /// Limit that is reached, in connections.
@@ -103,11 +105,11 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
         self.all.len() < self.policy.all || self.least(now).is_some()
     }
 
-    /// Admits a connection; `peer` is `None` if it has no limit of its own. Returns its id, and the connection that
-    /// yields to it.
+    /// Admits a connection; `peer` is `None` if only the limit of all connections applies to it. Returns its id, and
+    /// the connection that was removed to make room for it.
     ///
     /// # Errors
-    /// A limit is reached, and no connection that counts in it yields.
+    /// A limit is reached, and no connection that counts in this limit yields.
     pub fn take(
         &mut self,
         peer: Option<P>,
@@ -117,7 +119,7 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
     ) -> Result<Admitted<E>, Full<E>> {
         let of_peer = peer.as_ref().and_then(|peer| self.peers.get(peer));
         let (limit, leaver) = match of_peer.filter(|ids| ids.len() >= self.policy.each) {
-            // A peer at its limit makes room for itself, and never takes the place of another peer.
+            // A peer at its own limit gives up one of its own connections, never one of another peer.
             Some(ids) => (self.policy.each, Some(self.least_of(ids, now))),
             None if self.all.len() >= self.policy.all => {
                 let in_crowd = || self.least_in_crowd(of_peer.map_or(0, BTreeSet::len));
@@ -165,8 +167,8 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
         self.remove(id).map(|end| (id, end))
     }
 
-    /// Removes the unused connections of a rank, in every class, that were due at `from`; returns their ids and
-    /// handles.
+    /// Removes the unused connections of a rank, in every class, that became due at `from` or earlier; returns their
+    /// ids and handles.
     pub fn expire(&mut self, rank: u8, from: T) -> Vec<(u64, E)> {
         let of_rank = self.unused.iter().filter(|((_, other), _)| *other == rank);
         let over = of_rank.flat_map(|(_, same)| same.iter().take_while(|(due, _)| *due <= from));
@@ -189,13 +191,14 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
         Some(permit.end)
     }
 
-    /// Connection that yields first: in the lowest class that has one, the first due connection of the lowest rank,
-    /// else the first of all. The search takes one look-up for each class and rank, however many connections there are.
+    /// Returns the connection that yields first: the first one that is due, by class and rank. With [`Policy::early`],
+    /// an unused connection of a lower class comes before it, due or not. The search takes one look-up for each class
+    /// and rank, however many connections there are.
     fn least(&self, now: T) -> Option<u64> {
         let firsts = self.unused.iter().filter_map(|((class, _), same)| Some((*class, *same.first()?)));
         let mut early = None;
         for (class, (from, id)) in firsts {
-            // A connection of the lower class yields first, even if it is not due.
+            // `early` is of a lower class, so it yields first, even though it is not due.
             if early.is_some_and(|(of_class, _)| of_class != class) {
                 break;
             }
@@ -216,8 +219,9 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
         may.min_by_key(|(unused, id)| (unused.class, unused.from > now, *unused, *id)).map(|(_, id)| id)
     }
 
-    /// Connection that yields first among those of the peers with the most connections. `own` is the number
-    /// of connections of the peer that requests another one; `None` unless that peer would still have fewer.
+    /// Returns the connection that yields first among those of the peers with the most connections. `own` is the number
+    /// of connections of the peer that requests another one; `None` if one more would give this peer at least as many
+    /// as those have.
     fn least_in_crowd(&self, own: usize) -> Option<u64> {
         let most = self.peers.values().map(BTreeSet::len).max().filter(|most| own + 1 < *most)?;
         let crowded = self.peers.values().filter(|ids| ids.len() == most).flatten();
@@ -234,7 +238,7 @@ mod tests {
         Some(Unused { class, rank, from })
     }
 
-    /// Takes a permit, and names the connection that leaves for it.
+    /// Admits a connection of `peer`; returns the handle of the connection that was removed to make room for it.
     fn take(
         permits: &mut Permits<u8, &'static str, u64>,
         peer: u8,

@@ -21,7 +21,7 @@ const GROUP_READS: u32 = 0o040;
 /// Environment variable in which systemd passes the folder of a service's credentials.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
-/// The refusal of a file that others than its owner may read or write; the source of an [`io::Error`] from this crate.
+/// Refusal of a file that users other than its owner may read or write; wrapped in an [`io::Error`] by this crate.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "others than its owner may open {path} (mode {mode:o}): {given}chmod 600 {path}; replace the keys in it if somebody may have \
@@ -32,7 +32,8 @@ const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 pub struct WideFile {
     pub path: PathBuf,
     pub mode: u32,
-    /// User of this process if it does not own the file, so that a narrower mode alone would lock it out; else `None`.
+    /// User id of this process if the file has another owner: after a `chmod` alone, the process could not open the
+    /// file. `None` for the owner and for root.
     pub give_to: Option<u32>,
 }
 
@@ -43,14 +44,15 @@ pub struct WideFile {
 pub fn check(file: &File, path: &Path) -> io::Result<()> {
     let metadata = file.metadata()?;
     let mode = metadata.mode() & 0o777;
-    // systemd gives the user of a service read access by an access list, whose mask shows as the group's mode bits.
+    // systemd gives a service's user read access to credentials by an access control list, whose mask appears as the
+    // group's mode bits.
     let credential = std::env::var_os(CREDENTIALS_VARIABLE).is_some_and(|folder| path.starts_with(folder));
     let wide = mode & OTHERS & !if credential { GROUP_READS } else { 0 };
-    // Devices and pipes, such as a shell's `<(command)`, hold no stored data.
+    // Only regular files are checked: devices and pipes, such as a shell's `<(command)`, hold no stored data.
     match metadata.is_file() && wide != 0 {
         true => {
             let user = geteuid().as_raw();
-            // Root may open the file whoever owns it.
+            // Root may open a file of any owner, so a change of the owner is not advised.
             let give_to = (user != 0 && user != metadata.uid()).then_some(user);
             Err(io::Error::other(WideFile { path: path.into(), mode, give_to }))
         }
@@ -91,7 +93,7 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Handling of a file that exists already when another is to be written.
+/// Behaviour of [`write`](fn@write) if the file exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// The existing file stays; the call returns [`io::ErrorKind::AlreadyExists`].
@@ -122,12 +124,12 @@ pub fn write(path: &Path, content: &[u8], existing: Existing) -> io::Result<()> 
         file.sync_all()?;
         match existing {
             Existing::Replace => fs::rename(&draft, path),
-            // A hard link fails if another process created the file first.
+            // The link fails if another process has created the file meanwhile; a rename would replace that file.
             Existing::Keep => fs::hard_link(&draft, path).and_then(|()| fs::remove_file(&draft)),
         }
     };
     written().inspect_err(|_| drop(fs::remove_file(&draft)))?;
-    // The new name is on disk only once the folder is.
+    // The new name is certain to be on disk only after the folder has been synchronised.
     File::open(folder)?.sync_all()
 }
 

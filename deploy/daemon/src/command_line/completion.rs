@@ -27,7 +27,7 @@ pub struct Expected<K> {
     /// Identifier and value of each option before the cursor, which determine the manager or agent that is
     /// asked.
     pub given: Vec<(String, String)>,
-    /// Part of the word at the cursor before the name: the option, or earlier names of a list.
+    /// Text of the word at the cursor before the name: the option with `=`, or earlier names of a list.
     before: String,
     /// Part of the name that was typed.
     typed: String,
@@ -55,8 +55,8 @@ pub fn asked() -> Option<Vec<String>> {
     Some(std::env::args().skip(1).skip_while(|word| word != "--").skip(1).collect())
 }
 
-/// Expected part at the end of `words`, the last of which is at the cursor and may be empty; `None` if it is not a
-/// name of an argument in `named`.
+/// Returns the kind of name that is expected as the last of `words`, which is at the cursor and may be empty; `None` if
+/// that word is no name of an argument in `named`.
 pub fn expected<K: Copy>(
     mut command: Command,
     named: &[NamedArg<K>],

@@ -1,5 +1,5 @@
-//! Common part of the daemons' doctors: the checks of their options, and requests to a manager. Judgements send no
-//! requests: they take the manager's answers as plain values.
+//! Common part of the daemons' doctors: the checks of their options, and requests to a manager. The functions that
+//! judge send no requests: the manager's answers are their arguments.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,14 +15,14 @@ use cxloe_fabric::{Client, ClientError};
 /// Maximum wait for a manager's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Path of an installed daemon's configuration file; `None` if there is none, or if options are `given`,
-/// which the doctor then judges instead.
+/// Path of an installed daemon's configuration file. `None` if the file does not exist, or if the command line has
+/// options (`given`), because the doctor then judges those.
 pub fn installed_config(file: &Path, given: bool) -> Option<PathBuf> {
     (!given && file.exists()).then(|| file.to_path_buf())
 }
 
-/// Check whether a daemon can use its options, from the file `from` or from the command line alone; options belong into
-/// the file `installed`.
+/// Checks whether a daemon can use its options, which come from the file `from`, or from the command line alone if that
+/// is `None`. The advice names the file `installed` as the place for options.
 pub fn judge_options(from: Option<&Path>, installed: &Path, error: Option<String>) -> Check {
     let (group, name) = (Group::Configuration, "options");
     let place = from.map_or_else(|| "command line".to_owned(), |path| path.display().to_string());
@@ -57,8 +57,7 @@ pub fn no_options(program: &str, installed: &Path) -> Check {
     Check::fail(Group::Configuration, "options", found, advice)
 }
 
-/// Check whether frames are sealed: warns if the operator has chosen `insecure`, and fails without any
-/// choice.
+/// Checks whether frames are sealed: a warning if the operator has chosen `insecure`, a failure if nothing was chosen.
 pub fn judge_protection(protection: Result<Protection, ConfigError>) -> Check {
     let (group, name) = (Group::Configuration, "frames");
     match protection {
@@ -99,7 +98,7 @@ impl NoHealth {
             ),
             NoHealth::Call(error) => {
                 let advice = match error {
-                    // The handshake has failed, so a server listens there.
+                    // The TLS handshake has failed, so a server listens at this address.
                     ClientError::Unreachable { reason, .. } if is_of_tls(reason) => UNKNOWN,
                     ClientError::Unreachable { .. } | ClientError::Unanswered { .. } => LISTENING,
                     ClientError::NotPermitted { .. } => "run this as root or as the user of the daemon",

@@ -277,7 +277,7 @@ q, Esc           end";
         assert!(
             page.contains("[default: text]") && page.contains("Possible values:") && page.contains("json")
         );
-        // Examples are copied verbatim; what roff would interpret is escaped.
+        // Examples are copied verbatim, except that characters with a meaning in roff are escaped.
         let examples = page.split(".SH EXAMPLES\n").nth(1).and_then(|rest| rest.split(".fi").next()).unwrap();
         let lines: Vec<&str> = examples.lines().collect();
         assert_eq!((lines[0], lines.len()), (".nf", 4), "{examples}");

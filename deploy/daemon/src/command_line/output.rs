@@ -19,8 +19,8 @@ pub enum OutputForm {
     /// JSON in the layout of the CXL tools: an empty array has two lines; results of several kinds are an array with
     /// one object for each kind.
     Cxl,
-    /// No option given, and standard output is no terminal: as [`OutputForm::Cxl`], until scripts ask for that form
-    /// explicitly.
+    /// No form was requested, and standard output is no terminal: like [`OutputForm::Cxl`], for scripts that do not
+    /// request that form yet.
     Unasked,
 }
 
@@ -69,8 +69,8 @@ pub fn value(item: impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(item).map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
 }
 
-/// Prints a result. If `human` is set, numbers are human-readable text, as always in tables. An empty list
-/// prints no table: the caller reports on standard error that there is nothing.
+/// Prints a result. If `human` is set, or the form is a table, numbers are human-readable text. An empty list prints no
+/// table: the caller reports on standard error that there is nothing.
 ///
 /// # Errors
 /// When standard output is closed.

@@ -74,7 +74,7 @@ impl Check {
         Check { group, name: name.into(), level: Level::Ok, found: found.into(), advice: None }
     }
 
-    /// A warning: the daemon works, and would work better with `advice` followed.
+    /// A warning: the daemon works, but would work better if the operator followed `advice`.
     pub fn warn(
         group: Group,
         name: impl Into<String>,

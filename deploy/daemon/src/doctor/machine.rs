@@ -4,7 +4,7 @@ use crate::doctor::{Check, Group, Host};
 
 /// Clock sources that are read without a system call or device access.
 const FAST_CLOCKS: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "ptp"];
-/// Oldest kernel with everything the links use, of which AF_XDP with busy polling came last.
+/// Oldest kernel that has everything the links use. AF_XDP with busy polling was added last.
 const KERNEL_FULL: (u32, u32) = (5, 11);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Machine {
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
     }
 
-    /// Judges the kernel, for a daemon that exchanges frames, and the clock.
+    /// Judges the kernel's version and the clock source.
     pub fn judge(&self) -> Vec<Check> {
         vec![self.judge_kernel(), self.judge_clock()]
     }

@@ -7,9 +7,9 @@
 //!   what the daemon is to do (workers, MTU, ...) -------------+--> judge --> [Check: ok, warn or fail; what to do] --> Report
 //! ```
 //!
-//! Readers decide nothing, and judgements do no I/O: so a test describes a machine, in a folder that stands for `/`
-//! or as plain values, and checks every verdict. What only one daemon has (its options, its peers) that daemon judges
-//! itself and adds to the [`Report`].
+//! Functions that read judge nothing, and functions that judge do no I/O. So a test can describe a machine, by files in
+//! a folder that stands for `/` or by plain values, and check every verdict. Each daemon judges its own options and
+//! peers itself, and adds the results to the [`Report`].
 
 mod check;
 mod folders;

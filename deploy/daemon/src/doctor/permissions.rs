@@ -83,7 +83,7 @@ impl Process {
 
     /// Capabilities and limits that `unit` gives the process that it starts.
     pub fn of_unit(unit: &Unit) -> Process {
-        // A user other than root has the ambient capabilities alone.
+        // A process of another user than root has only the ambient capabilities.
         let is_root = ["", "root", "0"].contains(&unit.property("User"));
         let given = if is_root { "CapabilityBoundingSet" } else { "AmbientCapabilities" };
         let given: Vec<String> = unit.property(given).split_whitespace().map(str::to_uppercase).collect();
@@ -314,7 +314,7 @@ mod tests {
                 "{poor:?}"
             );
         }
-        // Each queue has rings of its own, whose memory counts.
+        // The rings of each queue take memory, which counts towards the limit of locked memory.
         let tight = Process { lockable: Some(8 << 20), ..full };
         let level = |queues| tight.judge_links("mn-server", Xdp::Must, queues)[1].level;
         assert_eq!((level(1), level(2)), (Level::Ok, Level::Fail));

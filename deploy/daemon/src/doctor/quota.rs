@@ -1,5 +1,5 @@
-//! Quota of CPU time of a daemon's control group. A daemon that has used it up stands still for the rest of the period,
-//! mostly 100 ms: peers count that as silence.
+//! Quota of CPU time of a daemon's control group. The kernel stops a daemon that has used up its quota for the rest of
+//! the period, usually 100 ms; its peers get no answers during that time.
 
 use std::path::Path;
 
@@ -30,7 +30,8 @@ impl CpuQuota {
         if let Some(group) = unit.control_group() {
             return CpuQuota::of_group(host, Path::new(group));
         }
-        // The group of a unit is created when the unit starts: before, its slice and its own setting count.
+        // The control group of a unit is created when the unit starts. Before that, the smaller of two quotas counts:
+        // that of the unit's slice, and that of the unit's own setting.
         let mut read = CpuQuota::of_group(host, Path::new("/system.slice"));
         if let Some(cpus) = cpus_per_second(unit.property("CPUQuotaPerSecUSec")) {
             read.found(cpus, &unit.name);

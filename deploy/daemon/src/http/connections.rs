@@ -51,8 +51,8 @@ impl<K> Connections<K> {
     /// Counts a request that begins. Returns false if the request must be refused, because too many requests of peers
     /// without a certificate are being answered.
     pub fn begins(&mut self, id: u64) -> bool {
-        // Processes of this machine, peers with a certificate, and requests that have begun already are not
-        // limited.
+        // The limit does not apply to processes of this machine, to peers with a certificate, and to requests that are
+        // counted already.
         if self.permits.peer(id).is_none() || self.known.contains(&id) || self.strangers.contains(&id) {
             return true;
         }
@@ -61,7 +61,7 @@ impl<K> Connections<K> {
 
     /// True if one more connection can be admitted, if need be by an eviction.
     pub fn has_room(&self) -> bool {
-        // The time does not matter: a connection that is not due can be evicted as well, if no other can.
+        // Any time will do: if no other connection can be evicted, one that is within its grace time is.
         self.permits.has_room(0)
     }
 

@@ -120,7 +120,7 @@ pub async fn serve<S, B>(
     }
 }
 
-/// Returns once `stop` is true or its sender is gone.
+/// Returns as soon as `stop` is true or its sender was dropped.
 async fn told_to_end(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }

@@ -60,11 +60,10 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the writing thread, with all signals blocked, whatever the calling thread has blocked so far.
-    /// The thread calls `tick` at intervals.
+    /// Starts the writing thread, in which all signals are blocked. The thread calls `tick` at intervals.
     ///
     /// # Errors
-    /// The thread cannot be started; then the threads that log write themselves.
+    /// The thread cannot be started; threads that log then write their lines themselves.
     pub fn start(&'static self, tick: fn()) -> io::Result<()> {
         let mut before = SigSet::empty();
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
@@ -131,7 +130,7 @@ impl Queue {
         }
     }
 
-    /// Reports the lost lines once a write succeeds again.
+    /// Reports the number of lost lines as soon as a write succeeds again.
     fn report_losses(&self, written: &mut Written) {
         let dropped = std::mem::take(&mut self.lock().dropped);
         let failed = std::mem::take(&mut written.failed);

@@ -14,7 +14,7 @@ pub struct Usage {
     limits: String,
     /// Boot time, in seconds since the Unix epoch.
     boot_time: Option<f64>,
-    /// Entries of `/proc/self/fd`, of which one is the descriptor of that folder.
+    /// Number of entries of `/proc/self/fd`. One of them is the descriptor with which the folder itself is read.
     open_fds: Option<usize>,
 }
 

@@ -34,15 +34,15 @@ pub struct Definition {
     pub help: &'static str,
 }
 
-/// Defines the table of a daemon's metrics: a static [`Definition`] for each name, and `ALL`, which lists
-/// them in this order.
+/// Defines the table of a daemon's metrics: a static [`Definition`] for each name, and `ALL`, which lists them in this
+/// order.
 ///
 /// ```
 /// cxloe_daemon::metrics_table! {
-///     /// Cups there are.
+///     /// Number of cups.
 ///     CUPS: Gauge "tea_cups" ["colour"];
 /// }
-/// assert_eq!((ALL[0].name, CUPS.help), ("tea_cups", "Cups there are."));
+/// assert_eq!((ALL[0].name, CUPS.help), ("tea_cups", "Number of cups."));
 /// ```
 #[macro_export]
 macro_rules! metrics_table {
@@ -57,13 +57,14 @@ macro_rules! metrics_table {
             };
         )*
 
-        /// All metrics of this table, in its order.
+        /// All metrics of the table, in the order of their definitions.
         #[allow(dead_code)]
         pub static ALL: &[&$crate::metrics::Definition] = &[$(&$name),*];
     };
 }
 
-/// Resource usage of the process: for every daemon, with the names of Prometheus's client libraries.
+/// Metrics of the process's resource usage, which every daemon has. Their names are those of Prometheus's client
+/// libraries.
 pub static PROCESS: &[Definition] = &[
     Definition {
         name: "process_cpu_seconds_total",
@@ -104,7 +105,7 @@ pub static PROCESS: &[Definition] = &[
     Definition { name: "process_threads", kind: MetricKind::Gauge, labels: &[], help: "Its threads." },
 ];
 
-/// Type of the values that a metric can be set to; times become seconds.
+/// Type of a value that a metric can be set to. A duration is converted to seconds.
 pub trait Number {
     /// Value in the metric's unit.
     fn number(self) -> f64;
@@ -205,7 +206,8 @@ impl Scrape {
         self.0.entry(metric.name).or_insert_with(|| (metric, Vec::new())).1.push(sample);
     }
 
-    /// Returns the text for Prometheus: exposition format 0.0.4, by name, [`PROCESS`] at the end.
+    /// Returns the metrics as text in Prometheus's exposition format 0.0.4, sorted by name, with those of [`PROCESS`]
+    /// at the end.
     ///
     /// # Errors
     /// The encoder refuses a metric; no daemon has such a metric.

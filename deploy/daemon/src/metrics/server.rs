@@ -1,6 +1,6 @@
-//! Serves metrics over HTTP: `GET /metrics` for Prometheus, `GET /healthz` for the health of the daemon. A thread of
-//! its own with a small runtime reads the daemon's counters on request only, within the same limits of connections,
-//! heads and idle time as the manager's REST interface.
+//! Serves metrics over HTTP: `GET /metrics` for Prometheus, `GET /healthz` for the health of the daemon. A separate
+//! thread with a small runtime reads the daemon's counters only when a request arrives. The limits on connections,
+//! request heads and idle time are those of the manager's REST interface.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -136,7 +136,7 @@ impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread is in the log already.
+            // If the thread panicked, the panic is in the log already.
             let _ = thread.join();
         }
     }

@@ -33,7 +33,8 @@ pub struct Nic {
     pub numa_node: Option<i32>,
     /// Name of the driver; empty if unknown.
     pub driver: String,
-    /// Number of polls by a thread for which the kernel defers interrupts (`napi_defer_hard_irqs`).
+    /// Number of polls without frames after which the kernel enables interrupts again (`napi_defer_hard_irqs`); 0:
+    /// interrupts are not deferred.
     pub deferred_interrupts: Option<u32>,
     pub coalescing: Option<Coalescing>,
     pub rings: Option<Rings>,

@@ -1,4 +1,4 @@
-//! Reads a [`Nic`]: from sysfs as far as it has the facts, from the driver and the kernel for the rest.
+//! Reads the settings of a [`Nic`]: from sysfs if they are there, the others from the driver and the kernel.
 
 use nix::net::if_::if_nametoindex;
 
