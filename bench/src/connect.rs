@@ -1,3 +1,3 @@
-//! Connection of a measurement as a compute node: see [`cxloe_port::connect`].
+//! How a measurement connects as a compute node: see [`cxloe_port::connect`].
 
 pub use cxloe_port::connect::*;

@@ -81,8 +81,8 @@ pub fn run(
     rig.start("gmm", &["serve", "--listen", "127.0.0.1:0", "--store"], &[])?;
     let pool = (REGION * REGIONS as u64 + (32 << 20)).to_string();
     rig.start("mn-server", &["--pool-size", &pool], &[])?;
-    // The first agent has the maximum number of workers, so that the regions are spread over as many bands of
-    // addresses.
+    // The first agent has the maximum number of workers, so that it places the regions in as many bands (ranges of
+    // addresses, each served by one worker).
     let most = options.workers.iter().max().copied().unwrap_or(1);
     rig.start("cn-agent", &["run"], &["--workers", &most.to_string()])?;
     rig.create_regions(interrupt)?;
@@ -162,8 +162,8 @@ impl Rig {
             let wait_ms = LIMIT.as_millis() as u64;
             let create = CreateRegion { wait_ms, ..CreateRegion::new(name, REGION, owner) };
             runtime.block_on(manager.create_region(&create))?;
-            // The regions are created one after the other: the agent places each when the earlier ones have a
-            // worker.
+            // Each region is created after the agent has attached the previous ones: the agent selects a region's
+            // worker by the regions that it has already.
             let there = || client::regions(&self.socket()).is_ok_and(|regions| regions.len() > number);
             eventually("the region is attached", LIMIT, interrupt, there)?;
         }

@@ -15,19 +15,19 @@
 //!                      (CR+TR)/2 each t3 -----pause---->   CR x 3/4 at each further pause
 //! ```
 //!
-//! CR is the current rate, TR the target rate of recovery. The paper leaves some points open; here they are
-//! decided so:
+//! CR is the current rate, TR the target rate of recovery. For points that the paper leaves open, this module has these
+//! rules:
 //!
 //! - In every phase, a pause within t2 of the last one that counted is a duplicate.
 //! - CR never exceeds the link's rate and never falls below a floor.
 //! - The first speed-up and the first increment come one interval after their phase began.
 //! - A pause before the first increment of (e) lowers nothing.
-//! - Once (e) has reached the link's rate, it makes no further increments.
+//! - When (e) has reached the link's rate, it makes no further increments.
 //!
-//! A bare pause, an 802.1Qbb frame that does not name the node that caused it, may be forged: any station on
-//! the cable can send a million of them. Bare pauses count like others, within two bounds. They cannot bring
-//! CR below a floor of their own. And after a span in which they counted, they are ignored for an equally
-//! long span, so that the rate recovers.
+//! A bare pause is an 802.1Qbb frame that does not name the node that caused it. It may be forged: any station on the
+//! cable can send a million of them. Bare pauses count like others, within two bounds: they cannot lower CR below a
+//! floor of their own, and after a span in which they counted, they are ignored for an equally long span, so that the
+//! rate recovers.
 
 use core::time::Duration;
 
@@ -70,30 +70,31 @@ impl Phase {
 /// Times and rates of a controller; names as in the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Time in (b) and (d) without another pause.
+    /// Time without a further pause after which phase (b) or (d) ends.
     pub t1: Duration,
     /// A pause less than this time after the last one that counted is a duplicate.
     pub t2: Duration,
-    /// Interval of speed-ups in (c).
+    /// Interval between two speed-ups in phase (c).
     pub t3: Duration,
-    /// Time in (a) before (e) explores.
+    /// Time without a pause after which phase (a) ends, and (e) begins to explore.
     pub t4: Duration,
-    /// Interval of increments in (e).
+    /// Interval between two increments in phase (e).
     pub t5: Duration,
-    /// Time in (f) without another pause, before (a).
+    /// Time without a further pause after which phase (f) ends, and (a) begins.
     pub t6: Duration,
-    /// Rate of the link: the initial and the highest CR.
+    /// Rate of the link: the initial and the highest value of the current rate (CR).
     pub link: BitsPerSecond,
-    /// Lowest CR.
+    /// Lowest value of the current rate (CR).
     pub floor: BitsPerSecond,
-    /// Step of (e): the paper's 1 Gbit/s on a link of 100 Gbit/s, so 1 % of the link's rate on others.
+    /// Step by which phase (e) raises the rate: the paper's 1 Gbit/s on a link of 100 Gbit/s, so 1 % of the link's rate
+    /// on other links.
     pub increment: BitsPerSecond,
-    /// Number of speed-ups after which (c) ends.
+    /// Number of speed-ups after which phase (c) ends.
     pub speed_ups: u32,
-    /// Lowest CR that [bare pauses](Controller::on_bare_pause) can cause.
+    /// Lowest current rate (CR) to which [bare pauses](Controller::on_bare_pause) can lower it.
     pub bare_floor: BitsPerSecond,
-    /// Time, from the first bare pause, in which bare pauses count. After it they are ignored for the same
-    /// time. Zero: no bare pause ever counts.
+    /// Time from the first bare pause in which [bare pauses](Controller::on_bare_pause) count. Afterwards they are
+    /// ignored for the same time. Zero: no bare pause ever counts.
     pub bare_span: Duration,
 }
 
@@ -131,7 +132,8 @@ pub struct Controller {
     /// Time at which the timer of the current phase expires.
     timer: Duration,
     last_pause: Option<Duration>,
-    /// Time of the first bare pause of the current span.
+    /// Time of the first bare pause (one that does not name its sender) of the current span; it decides when such
+    /// pauses count.
     bare_since: Option<Duration>,
     /// Number of speed-ups or increments since the phase began.
     steps: u32,
@@ -140,12 +142,13 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Makes a controller in (a) at the link's rate.
+    /// Makes a controller in phase (a), stable running, at the link's rate.
     pub fn new(config: Config, now: Duration) -> Controller {
         Controller::starting_at(config, config.link, now)
     }
 
-    /// Makes a controller in (a) at `rate`, limited to the range from the floor to the link's rate.
+    /// Makes a controller in phase (a), stable running, at `rate`, limited to the range from the floor to the link's
+    /// rate.
     pub fn starting_at(config: Config, rate: BitsPerSecond, now: Duration) -> Controller {
         let current = rate.clamp(config.floor, config.link);
         Controller {
@@ -204,7 +207,7 @@ impl Controller {
         let passed = self.bare_since.map(|since| now.saturating_sub(since));
         match passed {
             Some(passed) if passed < span => {}
-            // The second half of the bound: bare pauses are ignored as long as they counted before.
+            // After a span in which bare pauses counted, they are ignored for an equally long span.
             Some(passed) if passed < span * 2 => {
                 self.duplicates += 1;
                 return false;
@@ -246,7 +249,7 @@ impl Controller {
                 self.timer = now + self.config.t1;
             }
             Phase::IncrementExploration => {
-                // Takes back the last increment; before the first one there is nothing to take back.
+                // Takes back the last increment, if one was made in this phase.
                 if self.steps > 0 {
                     self.set_rate(self.current.saturating_sub(self.config.increment).max(floor));
                 }
@@ -295,7 +298,7 @@ impl Controller {
         let steps = u128::from(missing).min(due) as u64;
         self.set_rate(self.current.saturating_add(self.config.increment.saturating_mul(steps)));
         self.steps = self.steps.saturating_add(steps.min(u64::from(u32::MAX)) as u32);
-        // At the link's rate there is nothing left to explore until the next pause.
+        // At the link's rate no further increment is possible: only a pause changes the phase.
         self.timer = if self.current == self.config.link {
             Duration::MAX
         } else {

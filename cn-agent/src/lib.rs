@@ -25,7 +25,8 @@
 //! Decisions are in `cxloe-cn-core`; each way in which programs reach remote memory is a crate of its own:
 //! `cxloe-paging`, `cxloe-client`, `cxloe-port`, `cxloe-cxl`, `cxloe-nbd`, `cxloe-exec`, `cxloe-vmm`.
 
-// Use the project's own macros: the print macros panic when standard output or error is closed.
+// Warns about `println!` and the like, which panic when standard output or error is closed. The project's own macros do
+// not.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod config;

@@ -1,6 +1,7 @@
 //! Transport for [`Follow`]: sends its requests to the manager by HTTP, and passes the changes of regions in the
 //! answers to the worker. [`cxloe_daemon::ManagerLink`] retries while the manager is absent; attached regions are
-//! served during that time. A manager whose store is older than this node's watermark is treated as absent.
+//! served during that time. A manager whose store lacks changes that this node has seen (it is older than the node's
+//! watermark) is treated as absent.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -35,7 +36,7 @@ pub struct ManagerLinkOptions {
     pub name: Name,
     /// CN id of this node: the address of its link.
     pub cn: CnId,
-    /// State of the node's link, which has its outer address if frames are inside UDP.
+    /// State of the node's link, from which the node's UDP address is read if frames are carried in UDP.
     pub link: LinkHealth,
     /// Public key of this node, if it has one.
     pub key: Option<PublicKey>,
@@ -108,29 +109,30 @@ impl ManagerLink {
 
 struct Shell {
     controller: RegionController,
-    /// State of the node's link, which may get another outer address.
+    /// State of the node's link. If frames are carried in UDP, the link's address may change.
     health: LinkHealth,
     follow: Follow,
-    /// Regions whose failed destruction is in the log already.
+    /// Regions for which a failure to destroy them has been logged, so that it is not logged again.
     warned: BTreeSet<Name>,
-    /// Reports of the worker about legs of mirrored regions.
+    /// Workers' reports about legs (copies of a mirrored region on one memory node each).
     reports: Option<LegReports>,
-    /// Regions whose refused report is in the log already.
+    /// Regions for which the log has a warning that the manager refused a report about a leg.
     warned_legs: BTreeSet<Name>,
 }
 
-/// Longest wait for the manager's answer to a report about a leg.
+/// Longest wait for the manager's answer to a report about a leg (a region's part on one memory node).
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Shell {
-    /// Registers this node, and follows the manager until an error ends the registration.
+    /// Registers this node, and applies the manager's changes of regions until an error ends the registration.
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, RegistrationEnd> {
         self.follow.restart();
         let mut told_event = None;
         loop {
             let udp = self.health.outer_address();
             if udp != self.follow.node().udp {
-                // Registers again, because the manager passes the new address on to the memory nodes.
+                // The manager passes the node's address on to memory nodes, so a changed address needs a new
+                // registration.
                 self.follow.node_mut().udp = udp;
                 self.follow.restart();
             }
@@ -202,8 +204,8 @@ impl Shell {
         }
     }
 
-    /// Reports to the manager, when this node ends, that all of its writes are complete on all copies. Sends
-    /// nothing if they are not.
+    /// Reports to the manager, just before this node ends, that all of its writes are complete on all copies of their
+    /// regions. Sends nothing if they are not complete.
     async fn settle(&self, client: &Client, last: ComputeNodeSync) {
         let settled = self.reports.as_ref().is_some_and(LegReports::are_settled);
         if settled
@@ -214,7 +216,7 @@ impl Shell {
         }
     }
 
-    /// Reports a leg of a mirrored region to the manager, and applies the answer.
+    /// Reports a leg (a copy on one memory node) of a mirrored region to the manager, and applies the answer.
     async fn report_leg(&mut self, report: LegReport, client: &Client) {
         let LegReport { hpa, mac, epoch, filled } = report;
         let Some(name) = self.controller.region_at(hpa) else { return };
@@ -228,7 +230,8 @@ impl Shell {
             }
         };
         let answer = match timeout(REPORT_TIMEOUT, asked).await {
-            // The legs have changed since the report: applies their present state instead.
+            // The legs of the region have changed since the report was made, so the region's present description is
+            // requested and applied.
             Ok(Err(error)) if error.code() == Some(ErrorCode::StaleEpoch) => client.region(&name).await,
             Ok(answer) => answer,
             Err(_) => return,
@@ -250,16 +253,16 @@ impl Shell {
         }
     }
 
-    /// Destroys leased regions whose programs have ended, once no process maps them.
+    /// Destroys leased (temporary) regions whose programs have ended, as soon as no process maps these regions.
     async fn destroy_abandoned(&mut self, contact: &Contact) -> Result<(), RegistrationEnd> {
         for name in self.controller.abandoned() {
-            // A stop ends this wait, since a worker that has ended does not answer.
+            // The wait also ends when the link is stopped: a worker that has ended does not answer.
             if contact.stop().or(self.controller.is_mapped(&name)).await? {
                 continue;
             }
             match self.destroy_own(contact, &name).await {
                 Ok(()) => {}
-                // The refusal is final: it is logged once, and tried again with the next change of regions.
+                // The refusal is final: it is logged once. The region is tried again after the next change of regions.
                 Err(RegistrationEnd::Client(error)) if error.code().is_some() && !error.is_passing() => {
                     if self.warned.insert(name.clone()) {
                         tracing::warn!(region = %name, %error, "a program's region cannot be destroyed after it");
@@ -284,8 +287,8 @@ impl Shell {
             Err(RegistrationEnd::Client(error)) if none(&error) => return Ok(()),
             Err(reason) => return Err(reason),
         };
-        // Names the time of creation of the leased region or, if unknown, of the region just read: another region may
-        // have taken the name.
+        // Another region may have taken the name meanwhile. The request therefore contains the time of creation of the
+        // leased region or, if that is unknown, of the region read above.
         let created_ms = self.controller.created_ms(name).unwrap_or(created_ms);
         let now = DestroyRegion { force: true, wait_ms: 0, created_ms: Some(created_ms) };
         match contact.ask(client.destroy_region(name, now)).await {

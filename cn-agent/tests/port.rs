@@ -50,7 +50,8 @@ fn what_is_written_is_read_again_and_lies_where_the_interleave_has_it() {
             for (hpa, line) in hpas.iter().zip(&lines) {
                 assert_eq!(line[..], model[(hpa - HPA) as usize..][..64], "{what}: HPA {hpa:#x}");
             }
-            // The location that the definition of interleaving gives, compared with the memory nodes' pools.
+            // Computes the location of each byte from the definition of interleaving, and compares it with the memory
+            // nodes' pools.
             let (grain, count) = (granularity.bytes() as usize, ways.count() as usize);
             for (chunk, expected) in model.chunks(grain).enumerate() {
                 let mut found = vec![0; grain];

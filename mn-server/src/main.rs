@@ -96,19 +96,19 @@ fn run(config: &Config) -> Result<(), Failure> {
     let ending = Shutdown::watch()?;
     raise_limit();
     let supervisor = Supervisor::of_this_process();
-    // The interface comes first, because opening the pool may take minutes.
+    // Waits for the interface before the pool is opened, because opening the pool may take minutes.
     if !wait_for_interface(&config.node.interface, supervisor, &ending) {
         return Ok(());
     }
     check_link(&link_config(config, &config.udp(), 0))?;
 
-    // The keeper comes first: a process that is taken over has the sockets until it ends.
+    // The keeper is asked before sockets are bound, because a process that is taken over has its sockets until it ends.
     let keeper = config.keeper();
     let mut kept = Kept::find(&keeper)?;
     let former = StateFile::<Former>::at(config.former_path())?;
     let served_before = former.load()?;
     check_former(&served_before, kept.memory.as_ref(), &config.pool, &Host::default())?;
-    // A pool in a file or device has no use for memory that a keeper has.
+    // A pool in a file or device does not use the memory that a keeper has, and the keeper frees that memory.
     if config.pool.discard || !config.pool.spec.is_memory() {
         kept = kept.freed(&keeper)?;
     }
@@ -217,7 +217,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     supervisor.watch(&ending, check_workers(&workers, health, serving));
     supervisor.stopping("telling compute nodes");
     drop((admin, metrics));
-    // First mappings stop changing, then workers stop using the pool, then the pool is closed.
+    // Order: first no mapping changes any more, then no worker uses the pool, then the pool is closed.
     let stopped = manager.map(ManagerLink::stop);
     workers.iter().for_each(WorkerHandle::stop);
     let results: Vec<_> = workers.into_iter().map(WorkerHandle::join).collect();
@@ -293,8 +293,8 @@ fn check_workers(
                 None => return Err(format!("worker {worker} has never come by")),
             }
         }
-        // A node whose link is down counts as healthy: a restart would not bring the interface back, and would lose the
-        // pool.
+        // A node whose link is down counts as healthy, because a restart would not restore the interface, but would
+        // lose the pool.
         Ok(match health.down() {
             Some(down) => format!("no link: {}", down.why),
             None => format!("{serving}, {sessions} sessions"),

@@ -94,7 +94,7 @@ pub fn sample(status: &NodeStatus, pool_bytes: u64, copy_left: u64) -> Sample {
 fn fill(scrape: &mut Scrape, status: &WorkerStatus) {
     let name = status.worker.to_string();
     let worker: &[&str] = &[&name];
-    // A worker without a report has no figures, rather than zeros.
+    // A worker that has not reported yet gets no values, because zeros would be wrong.
     let Some(age) = status.age_ns.map(Duration::from_nanos) else { return };
     let report = &status.report;
     let requests = &report.requests;

@@ -28,7 +28,7 @@ use cxloe_mn_core::service::Service;
 const BATCH: usize = 64;
 /// Number of polls of an empty ring between two checks of the clock and the flags.
 const SPINS: u32 = 64;
-/// Maximum sleep while answers wait for room in the transmit ring, or frames in the ring wait for the device.
+/// Maximum sleep while answers wait for room in the transmit ring, or frames in that ring wait for the device.
 const FULL_RING_SLEEP: Duration = Duration::from_micros(100);
 /// Interval of the checks for session timeouts.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
@@ -205,7 +205,7 @@ struct Worker {
     service: Service,
     pfc: Option<PfcSocket>,
     options: WorkerOptions,
-    /// Set if Echo frames of any sender are answered.
+    /// Set if Echo frames of any sender at all are to be answered.
     echo: bool,
     own: Mac,
     shared: Arc<SharedReport>,
@@ -214,7 +214,7 @@ struct Worker {
     /// Thread that computes the Diffie-Hellman steps of handshakes; `None` without a key.
     handshaker: Option<Handshaker<()>>,
     housekeeping_at: Time,
-    /// Set during a flood of Hellos, when the kernel drops a part of them.
+    /// Set during a flood of Hellos, when the kernel drops some of them.
     flooded: bool,
     /// Value of [`Link::reopened`] at the last check.
     reopened: u32,
@@ -246,7 +246,7 @@ impl Worker {
                 continue;
             }
             if matches!(self.options.wait, WaitStyle::Adaptive { .. }) {
-                // On a small machine, the compute node's thread may be waiting for this CPU to send a request.
+                // On a machine with few CPUs, the compute node's thread may need this CPU to send its request.
                 thread::yield_now();
             }
             now = self.clock.now();
@@ -276,7 +276,7 @@ impl Worker {
         service.follow_keys(self.link.transmit());
         // Prefetching is useful for a single frame too: its line is fetched while the frame is checked.
         self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
-        // The answer to a single frame is sent before any other work.
+        // If only one frame waits, its answer is sent before any other work.
         let alone = !self.link.holds(2);
         let received = self.link.receive(BATCH, &mut |frame, tx| {
             if alone {
@@ -317,8 +317,8 @@ impl Worker {
         if any { self.link.flush() } else { Ok(()) }
     }
 
-    /// Makes the kernel drop a part of the Hellos during a flood, or, without a `sieve`, drop none any more.
-    /// Does nothing if the link does not support it.
+    /// During a flood of Hellos, makes the kernel drop some of them by `sieve`; without a `sieve`, makes the kernel
+    /// drop no more. Does nothing if the link does not support it.
     #[cold]
     fn sift(&mut self, sieve: Option<&HelloSieve>) {
         let index = self.options.index;
@@ -338,7 +338,7 @@ impl Worker {
                     }
                 }
             }
-            // The link cannot drop Hellos: the worker checks each one.
+            // This link cannot drop Hellos in the kernel, so the worker checks each one.
             Ok(false) => {}
             Err(error) => tracing::debug!(worker = index, %error, "all Hellos are let through"),
         }
@@ -353,7 +353,7 @@ impl Worker {
         }
         let vector = self.service.send_signals(verdict, self.link.transmit());
         if let (Some(pfc), Some(vector)) = (&mut self.pfc, vector) {
-            // A pause frame that the kernel refuses is lost; frames may be lost anyway.
+            // An error is ignored: a pause frame that the kernel refuses is lost, as any frame may be lost.
             let _ = pfc.send(&vector);
         }
     }
@@ -412,7 +412,7 @@ impl Worker {
             }
         }
         for (cn, shown) in refused {
-            // The CN is refused at every Hello, but the log gets one line a minute.
+            // The CN is refused at every Hello, but logged only once a minute.
             let kind = (cn, shown.is_some());
             let is_new = self.refused.get(&kind).is_none_or(|at| now - *at > REFUSAL_EVERY);
             if is_new && self.refused.len() < REFUSALS_MAX {
@@ -439,7 +439,7 @@ impl Worker {
                 tlb_misses: tlb.misses,
                 pfc_frames: self.pfc.as_ref().map_or(0, PfcSocket::sent),
                 congested: self.service.is_congested(),
-                // Filled in by the process, which has the state of the links.
+                // The caller fills in this field, because the process has the state of the links.
                 link_down: None,
                 sessions: self.service.responder().statuses(now),
             };

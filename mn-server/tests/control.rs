@@ -54,7 +54,7 @@ fn command(seq: u64, action: NodeAction) -> NodeCommand {
     NodeCommand { seq, term: 1, revision: seq, action }
 }
 
-/// Carries out a command to its end, without a worker to wait for.
+/// Carries out a command completely. No worker runs, so that the job begins at once.
 fn apply(mappings: &mut Mappings, command: &NodeCommand) -> Result<(), MessageRefusal> {
     if let Some(job) = mappings.start(command)? {
         let outcome = carry_out(&job, mappings.table(), &RUN, &AtomicU64::new(0), || ());
@@ -125,7 +125,8 @@ fn a_hand_over_keeps_the_content_and_serves_one_owner() {
     write(&m, 2, 8);
     let action = hand_over(&m, before.clone(), after.clone());
     let job = m.start(&command(2, action.clone())).unwrap().unwrap();
-    // From now on the former owner has no access; a batch that began before may still write.
+    // The former owner has no access in batches that begin after this command; a batch that began before may still
+    // write.
     assert_eq!((m.table().lookup(CN1, 4), m.table().lookup(CN2, 9)), (None, None));
     assert!(!job.is_due(m.table()));
     write(&m, 2, 9);
@@ -139,8 +140,8 @@ fn a_hand_over_keeps_the_content_and_serves_one_owner() {
     worker.pass(|| {});
     drop(worker);
 
-    // The command comes again because its result was lost, and later after a restart in which nothing was
-    // served.
+    // The command is repeated because its result was lost, and again after a restart of a node whose registration
+    // listed no mappings.
     apply(&mut m, &command(3, action.clone())).unwrap();
     assert_eq!((done(&m), first_line(&m, 5)), (vec![1, 2, 3], [7; 64]));
     let registered = MemoryNodeRegistered {
@@ -198,7 +199,7 @@ fn an_extent_is_reassigned_only_after_workers_released_it() {
         let outcome = carry_out(&job, &table, &RUN, &AtomicU64::new(0), || ());
         (job, outcome)
     });
-    // The worker may still write, in a batch that began before the removal.
+    // The worker may still write, because its batch began before the removal.
     assert!(!waiting.is_finished());
     write(&m, 3, 8);
     assert_eq!((m.acked(), first_line(&m, 3)), (1, [8; 64]));
@@ -277,7 +278,7 @@ fn a_manager_that_lost_its_place_is_refused() {
     assert!(refusal.to_string().contains("term 2") && refusal.to_string().contains("term 3"), "{refusal}");
     assert_eq!((m.acked(), m.len(), m.results().len()), (0, 0, 0));
     assert!(m.observe_watermark(Watermark::new(3, 9)).is_err());
-    // Usual case: the command was issued before the answer that carries it, under the same manager.
+    // Usual case: the command has a lower revision than the answer that contains it, and both are from one manager.
     let mut usual = command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])));
     (usual.term, usual.revision) = (3, 5);
     apply(&mut m, &usual).unwrap();
@@ -348,21 +349,22 @@ fn what_the_manager_lists_for_nobody_is_kept_until_it_is_unmapped_by_name() {
     m.orphans_reported();
     assert!(m.orphans_to_report().is_empty());
     assert_eq!(m.held().iter().map(|held| held.bytes).sum::<u64>(), 3 * kept.extent_bytes);
-    // An orphan is neither given to a CN nor zeroed by a command that names another CN.
+    // A command that names another CN must neither give the orphan to that CN nor zero it.
     let cases = [NodeAction::MapCmem(mapping(CN2, 9, &[3, 2])), NodeAction::UnmapCmem(mapping(CN2, 9, &[2]))];
     for (seq, action) in (6..).zip(cases) {
         apply(&mut m, &command(seq, action)).unwrap();
         assert!(error(&m).contains("gmm release-orphans"), "{}", error(&m));
     }
     assert_eq!((first_line(&m, 1), first_line(&m, 2), m.len()), ([7; 64], [7; 64], 1));
-    // A registration with the same manager reports the orphans again; one that lists them restores their mappings.
+    // After a registration that does not list the orphans, they are reported again; one that lists them restores their
+    // mappings.
     m.registered(&answer).unwrap();
     assert_eq!(m.orphans_to_report(), reported);
     let listed = MemoryNodeRegistered { mappings: vec![mapping(CN1, 0, &[0, 1])], ..answer };
     let job = m.registered(&listed).unwrap();
     m.finish(job, Ok(()));
     assert_eq!((m.table().lookup(CN1, 1), first_line(&m, 1)), (Some(MpExtent(1)), [7; 64]));
-    // The manager releases the orphan by its name.
+    // The manager releases the orphan by a command that names its former mapping.
     apply(&mut m, &command(6, NodeAction::UnmapCmem(mapping(CN1, 2, &[2])))).unwrap();
     assert_eq!((first_line(&m, 2), m.orphans_to_report().len()), ([0; 64], 0));
     apply(&mut m, &command(7, NodeAction::MapCmem(mapping(CN2, 9, &[2])))).unwrap();
@@ -383,7 +385,8 @@ fn without_word_from_a_manager_for_a_day_nobody_is_served_and_nothing_is_lost() 
     assert_eq!((m.expire(5000 + AUTHORISATION_MS), m.len()), (2, 0));
     assert_eq!((m.table().lookup(CN1, 0), m.table().lookup(CN1, 1)), (None, None));
     assert_eq!((m.expire(5000 + AUTHORISATION_MS), m.held()), (0, held), "once, and it is still held");
-    // The node restarts before 24 hours are over, with the clock as it is or set back: it continues to count.
+    // The node restarts before 24 hours have passed, with the wall clock unchanged or set back: the time without an
+    // answer is counted on.
     let kept = LastAnswer { kept_ms: 7_000, silent_ms: AUTHORISATION_MS - 10 };
     for (wall_ms, left_ms) in [(7_004, 6), (3, 10)] {
         let (mut anew, _) = with_orphans(4);
@@ -395,8 +398,8 @@ fn without_word_from_a_manager_for_a_day_nobody_is_served_and_nothing_is_lost() 
         anew.confirm(left_ms);
         assert_eq!(anew.silent_ms(left_ms + 1), 1, "word of a manager ends the silence of before, too");
     }
-    // The manager is reachable again: it lists one extent, has the second unmapped, and does not list the third, an
-    // orphan.
+    // The manager is reachable again. It lists one extent, sends a command to unmap the second, and does not list the
+    // third, which becomes an orphan.
     let back = MemoryNodeRegistered { unowned: (2..8).collect(), ..answer };
     let job = m.registered(&back).unwrap();
     m.finish(job, Ok(()));
@@ -498,7 +501,7 @@ fn wait_for(link: &ManagerLink, what: impl FnMut(&Connection) -> bool) -> Connec
 
 #[test]
 fn what_is_mapped_stays_while_there_is_no_manager() {
-    // A port that was free a moment ago, and is closed again.
+    // The listener is closed at once, so that no process listens at this port.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut m = mappings(4);
     apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])))).unwrap();

@@ -130,7 +130,7 @@ async fn story() {
     assert_eq!(client.destroy_region(&name("b"), destroy).await.unwrap(), Destroyed::Gone);
     assert_eq!(table.iter().count(), 3);
 
-    // The manager stops and starts: mappings are served all the time, and the node registers again.
+    // The manager is stopped and started again: all mappings are served meanwhile, and the node registers again.
     server.stop().await.unwrap();
     until(&mn, |connection| matches!(connection, Connection::Away(_))).await;
     assert_eq!(table.lookup(cn, base / EXTENT).map(|extent| table.pool().extent_start(extent)), Some(first));
@@ -139,7 +139,7 @@ async fn story() {
     let kept = StateFile::<Watermark>::at(&state).unwrap().load().unwrap();
     assert!(kept.term >= 2, "the second start of the manager was noted: {kept:?}");
 
-    // The node restarts over its pool file: same incarnation, same content, same mapping.
+    // The node is started again with its pool file: incarnation, content and mapping are the same.
     stop.store(true, Ordering::Relaxed);
     assert!(busy.join().unwrap() > 0, "the worker purged its TLB for region b");
     let incarnation = table.pool().incarnation();
@@ -158,7 +158,7 @@ async fn story() {
     table.pool().read_lines(first, &mut line);
     assert_eq!((line, table.iter().count()), ([0; 64], 0));
 
-    // A manager whose store has fewer changes than the node has seen is refused.
+    // The node refuses a manager whose store has fewer changes than the node has seen.
     server.stop().await.unwrap();
     let (other, _) = serve(&dir.path().join("other.redb"), port).await;
     let away =

@@ -1,4 +1,4 @@
-//! Pools as a memory node opens them: what each kind keeps, what it refuses, and its messages.
+//! Pools as a memory node opens them: the content that each kind keeps, the options that it refuses, and its messages.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -149,7 +149,7 @@ fn a_pool_larger_than_its_disk_is_refused_and_leaves_no_file() {
 #[test]
 fn absent_huge_pages_are_an_error_that_says_how_to_reserve_them() {
     for (spec, page, mib) in [(PoolSpec::Huge2M, 2 << 20, 1 << 20), (PoolSpec::Huge1G, 1 << 30, 1 << 20)] {
-        // No machine that runs this test has a TiB of huge pages.
+        // This test assumes a machine with less than a TiB of huge pages.
         let (free, reserved) = Host::default().huge_pages(page);
         let error = open(&options(spec.clone(), mib), &Host::default()).unwrap_err();
         let PoolError::HugePages { needed, free: told, reserve, ref knob, .. } = error else {
@@ -226,7 +226,7 @@ fn a_pool_file_keeps_its_incarnation_as_long_as_its_content_is_certain() {
     assert_eq!((incarnation, retained, line), (first, true, vec![1; 64]));
     drop(pool);
 
-    // Opening the pool cleared its clean mark: a boot without an orderly close before it means loss.
+    // Opening the pool has cleared its clean mark, so after a boot without an orderly close the content counts as lost.
     let (pool, incarnation, retained, _) = look(&path, &monday);
     assert!(incarnation != first && incarnation != 0 && !retained);
     assert!(!pool.is_known_zero(MpExtent(0)).unwrap());
@@ -234,7 +234,7 @@ fn a_pool_file_keeps_its_incarnation_as_long_as_its_content_is_certain() {
     assert_eq!(lines(&pool, 0, 1), [0; 64], "nothing of the lost content reaches a new owner");
     drop(pool);
 
-    // Without a boot id, every opening counts as one in another boot.
+    // If the boot id is unknown, every opening counts as one in another boot.
     let nowhere = Host::at("/nonexistent");
     let (pool, second, ..) = look(&path, &nowhere);
     drop(pool);

@@ -82,7 +82,8 @@ fn share(owner_base: u64, reader: u64, reader_base: u64) -> Share {
     Share { mapping: mapping(owner_base, true), reader, reader_base: reader_base * EXTENT }
 }
 
-/// A node whose extents 5 and 2 are sealed at extent 9 of the owner's CMem.
+/// Makes a node on which two extents of the owner's CMem, from extent 9 on, are mapped to the pool's extents 5 and 2
+/// and sealed.
 fn sealed(spec: PoolSpec) -> Node {
     let mut node = Node::open(spec);
     assert_eq!(node.order(NodeAction::MapCmem(mapping(4, false))), None);
@@ -125,7 +126,7 @@ fn a_reader_has_its_range_and_no_other() {
     assert_eq!(node.read(READER, 9), Err(Unmapped::Nxm), "the owner's address is the owner's");
     assert_eq!(node.read(STRANGER, 20), Err(Unmapped::Denied));
 
-    // Once the result is there, no worker translates for the reader any more.
+    // When the command has a result, no worker translates addresses for the reader any more.
     assert_eq!(node.order(NodeAction::Unshare(share(9, READER, 20))), None);
     assert_eq!((node.read(READER, 20), node.read(OWNER, 9)), (Err(Unmapped::Denied), at(5)));
     assert_eq!(node.order(NodeAction::Unshare(share(9, READER, 20))), None, "a repetition");

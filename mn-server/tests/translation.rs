@@ -70,7 +70,7 @@ proptest! {
         let mut worker = table.generation().worker();
         worker.pass(|| {});
         let mut model: HashMap<(u64, u64), u32> = HashMap::new();
-        // Extents of removed mappings, and the generation from which on each is free.
+        // Extents of removed mappings. Each is free when the worker has passed the generation stored here.
         let mut busy: HashMap<u32, u64> = HashMap::new();
         let (mut current, mut passed) = (0, 0);
         for step in steps {
@@ -215,8 +215,8 @@ fn bounded(mut done: impl FnMut() -> bool, what: &str) {
     }
 }
 
-/// Workers translate and write all the time while the writer maps and unmaps: each write must be in an extent of the
-/// worker's CN, although extents move from one CN to another.
+/// Workers translate and write while the writer of the page table maps and unmaps: each write must be in an extent of
+/// the worker's CN, although extents are reassigned from one CN to another.
 #[test]
 fn no_worker_ever_reaches_another_cns_extent() {
     const EXTENTS: u32 = 8;
@@ -239,8 +239,8 @@ fn no_worker_ever_reaches_another_cns_extent() {
                     let all = (0..u64::from(EXTENTS)).map(|cmem| tlb.translate(&table, cn, cmem * EXTENT));
                     let all: Vec<_> = all.flatten().collect();
                     if batch.is_multiple_of(3) {
-                        // Gives the writer time to reassign extents before this batch is over, which the
-                        // writer must not do.
+                        // Gives the writer of the page table an opportunity to reassign extents during this batch,
+                        // which it must not do.
                         std::thread::yield_now();
                     }
                     for mp in all {

@@ -20,8 +20,8 @@ impl Random {
         Random(seed)
     }
 
-    /// Makes the generator for part `label` of a run under `seed`. Each part has its own, so a new part does
-    /// not change the numbers that the existing parts draw.
+    /// Makes the generator for part `label` of a run under `seed`. Each part has its own sequence of numbers, so a new
+    /// part does not change the numbers that the existing parts draw.
     pub fn part(seed: u64, label: u64) -> Self {
         Random(mix(seed ^ mix(label.wrapping_add(GAMMA))))
     }

@@ -13,8 +13,8 @@ pub trait Transmit {
         let _ = queue;
     }
 
-    /// Announces that the next frame is the last one for now, so that the link may send it at its commit,
-    /// while the caller does its bookkeeping. Most links still wait for the flush.
+    /// Announces that the next frame is the last one for now. The link may then send that frame as soon as it is
+    /// committed, while the caller does its bookkeeping. Most links still wait for the flush.
     fn hasten(&mut self) {}
 
     /// Queues the slot lent last, at its whole length. Does nothing if no slot was lent since the last

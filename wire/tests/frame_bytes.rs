@@ -315,7 +315,8 @@ fn r9_impossible_counts_of_many() {
         check_malformed(&to_cn("88", &format!("{lines:02x} {data}")), error);
         check_malformed(&to_cn("89", &format!("{lines:02x}")), error);
     }
-    // Each address is checked with its own request, even the header's.
+    // Decoding must not check the addresses, not even the one in the header: each is checked later, with its own
+    // request.
     let mut bytes = to_mn("05", "02 000000000041");
     bytes[24] = 0x41;
     assert!(Message::parse(&bytes).is_ok());

@@ -239,8 +239,8 @@ fn no_other_session_passes() {
 
 #[test]
 fn one_number_may_be_answered_twice_with_different_bytes() {
-    // First a SackNak, then the line, then the line with other content. The nonce repeats, and each frame
-    // must open.
+    // One request is answered with a SackNak, then with the line, then with other content of the line. The nonce
+    // repeats, and each frame must open.
     let seal = aead();
     let (line, other) = (line(), [0x5a; 64]);
     let mut sealed = Vec::new();
@@ -255,7 +255,7 @@ fn one_number_may_be_answered_twice_with_different_bytes() {
         assert!(seal.open(Direction::ToCn, Space::Stream(0), &mut bytes, len, 9));
         assert_eq!(Message::parse(&bytes).unwrap().1, message);
     }
-    // In a mode that must not repeat a nonce, the key stream would cancel out here.
+    // In a cipher mode that does not permit repeated nonces, both key streams would be equal and cancel out here.
     let difference: Vec<u8> = sealed[1][25..89].iter().zip(&sealed[2][25..89]).map(|(a, b)| a ^ b).collect();
     let plain: Vec<u8> = line.iter().zip(other).map(|(a, b)| a ^ b).collect();
     assert_ne!(difference, plain);

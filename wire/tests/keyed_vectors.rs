@@ -94,6 +94,6 @@ fn the_fields_are_where_the_document_says() {
     assert_eq!((hello.version, frames[0].len()), (2, 209));
     let Ok((_, Message::HelloAck(ack))) = Message::parse(&frames[1]) else { panic!("a HelloAck") };
     assert_eq!((ack.hello_nonce, ack.version_max, frames[1].len()), (hello.nonce, 2, 157));
-    // TAI64N time stamp, a microsecond after the epoch given.
+    // The third frame is the Start, whose command code is 0x13.
     assert_eq!(hex(&frames[2][14..15]), "13\n");
 }

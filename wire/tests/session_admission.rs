@@ -29,7 +29,7 @@ fn who_may_have_a_session_and_how_many() {
     assert!(p.mn_events().contains(&ResponderEvent::Expired(CN)));
 }
 
-/// Makes an invented CN. Returns it with its Hello, and with the Start after its HelloAck.
+/// Makes an invented CN and runs its handshake. Returns the CN, and the Start that it sends after the HelloAck.
 fn invented(p: &mut Pair, number: u32) -> (Requester, Vec<Vec<u8>>) {
     let [a, b, c, d] = number.to_be_bytes();
     let mut config = requester_config();
@@ -77,7 +77,7 @@ fn r10_invented_cns_hold_few_sessions_and_none_that_a_cn_with_memory_needs() {
     assert!(p.responder.has_session(CN) && p.responder.sessions() == 4);
     let first = Mac([6, 1, 0, 0, 0, 0]);
     assert!(!p.responder.has_session(first) && p.mn_events().contains(&ResponderEvent::Ended(first)));
-    // A guest that is given memory is no longer a guest, so its slot must be free for another.
+    // All four CNs have memory here, so none of their sessions may be displaced: a further CN must be refused.
     let mut p = Pair::with(requester_config(), ResponderConfig { sessions_max: 4, ..responder_config() });
     for number in 0..4 {
         let (_, start) = invented(&mut p, number);

@@ -1,5 +1,5 @@
-//! Once a session is open, no request and no answer may allocate: single lines, bursts, and recovery from
-//! lost frames. The allocator itself counts, so this test is alone in its process.
+//! While a session is open, no request and no answer may allocate: single lines, bursts, and recovery from lost frames.
+//! The test replaces the process's allocator by one that counts, so it is the only test in its process.
 
 #![expect(unsafe_code, reason = "a counting allocator implements GlobalAlloc")]
 
@@ -158,7 +158,7 @@ impl Ends {
         let line = data.first_chunk().expect("longer than a line");
         for round in 0..2_000_u64 {
             let stream = (round % 4) as u8;
-            // Reads and writes of different pages; the last page does not exist.
+            // Reads and writes use different pages. Some reads are of a page that does not exist.
             let page = (round % 16) * 4096;
             let (r, now, tx) = (&mut self.requester, self.now, &mut self.up);
             let _ = r.read(stream, page, 0, now, tx);
@@ -211,8 +211,8 @@ fn an_open_session_does_not_allocate() {
             streams: 4,
             instance: 1,
             key: key.clone(),
-            // Long enough that losses of a third of the frames do not count as silence, which would replace
-            // the session.
+            // The limit is so long that the loss of a third of the frames does not count as silence, which would
+            // replace the session.
             timing: Timing { suspect_after: Duration::from_secs(4), ..Timing::default() },
             keys: None,
             seed: 1.into(),
@@ -232,7 +232,7 @@ fn an_open_session_does_not_allocate() {
         assert!(ends.requester.is_open());
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         assert!(before > 0, "the allocator counts");
-        // No frame is lost, then one in 50, in 7, in 3.
+        // First no frame is lost, then one frame in 50, one in 7, one in 3.
         for lose in [0, 50, 7, 3] {
             ends.work(lose);
             assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "one in {lose} frames lost");

@@ -18,7 +18,7 @@ fn r11_old_frames_of_an_earlier_turn_do_not_pass() {
     let turns = 3_u64;
     let mut next = 1_u64;
     while next < turns * 65_536 {
-        // In batches, so that the window wraps too.
+        // The writes are made in batches, because the window holds at most 256.
         let batch = 200.min(turns * 65_536 - next);
         for i in 0..batch {
             p.write(0, (next + i) % 64 * 64, (next + i) as u8, next + i);
@@ -57,8 +57,8 @@ fn count_up_to(p: &mut Pair, next: u64) {
     assert_eq!((p.requester.unanswered(), p.requester.counters().requests), (0, next - 1));
 }
 
-/// One period later, the numbers of old frames are those of requests under way, expected, or yet to come. The
-/// old frames must fail the check of either kind of trailer.
+/// One period of the 16-bit numbers later, the numbers of old frames are those of requests under way, expected, or yet
+/// to come. The old frames must fail the check of either kind of trailer.
 #[test]
 fn r11_a_turn_later_old_frames_pass_neither_trailer() {
     for key in [None, Some(b"a key of sixteen bytes at least"[..].into())] {
@@ -80,7 +80,8 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
         p.deliver_down(&answers);
         assert_eq!(p.done.0.len(), 8);
 
-        // Number 65,538 is next: 2 in 16 bits. The old 1 was just answered, 2 is expected, 3 to 8 are ahead.
+        // The next number is 65,538, which is 2 in 16 bits. So among the old frames, number 1 was just answered, number
+        // 2 is expected next, and numbers 3 to 8 are yet to come.
         count_up_to(&mut p, 65_538);
         p.done.0.clear();
         let (written, before) = (p.memory.log.len(), p.responder.totals());
@@ -94,7 +95,7 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
         assert_eq!(after.dropped_trailer - before.dropped_trailer, 16);
         assert_eq!((after.executed, after.early), (before.executed, before.early));
 
-        // Requests 65,536 + 2 to + 9 are under way, so old answers and SACKs fit them by number and kind.
+        // Requests 65,538 to 65,545 are under way, so the old answers and SACKs match them by 16-bit number and kind.
         (0..8).for_each(|i| p.read(0, 64, 100 + i));
         let sent = p.take_up();
         let before = *p.requester.counters();

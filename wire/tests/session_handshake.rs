@@ -147,7 +147,7 @@ fn close_ends_in_order_also_when_both_do() {
     p.requester.close(p.now, &mut p.done);
     p.run_with(200 * MS, |_| false, |_| true);
     assert_eq!(p.events(), [SessionEvent::Closed]);
-    // Both ends send Bye at once.
+    // Both ends send a Bye at the same time.
     let mut p = Pair::open();
     p.requester.close(p.now, &mut p.done);
     p.responder.drain(&mut p.down);
@@ -250,7 +250,7 @@ fn control_frames_repeated_or_of_another_session_are_ignored() {
 
 #[test]
 fn an_offer_can_be_started_for_a_while_only() {
-    // The Start comes when the offer is too old, or when the node is about to stop.
+    // A Start must have no effect if the offer is too old, or if the node is about to stop.
     for drains in [false, true] {
         let mut p = Pair::new();
         p.requester.connect(p.now);

@@ -107,7 +107,7 @@ fn no_key_is_shown() {
     let mn = ResponderConfig { key: cn.key.clone(), ..keyed_mn() };
     let shown = format!("{cn:?} {mn:?} {:?}", Pair::with(cn.clone(), mn.clone()).requester.status());
     assert!(shown.contains("PreSharedKey") && shown.contains("NodeKey"), "{shown}");
-    // Secrets as text and as numbers: all bytes of a node's key are equal here.
+    // The output is searched for the secrets as text and as numbers. All bytes of a node's key are equal in this test.
     for secret in ["not for", "110, 111, 116", "1, 1, 1, 1", "2, 2, 2, 2", "01010101", "02020202"] {
         assert!(!shown.contains(secret), "{shown}");
     }
@@ -257,8 +257,8 @@ fn a_session_ends_when_its_key_is_revoked() {
     assert_eq!((p.responder.sessions(), p.requester.counters().sessions), (0, 1));
 }
 
-/// A CN without memory must be answered differently from one with a withdrawn key. With new memory it must
-/// get a session at once, whatever it was answered in between.
+/// A CN without memory must get another refusal than a CN whose key was withdrawn. When it gets memory again, it must
+/// get a session at once, whatever refusals it received before.
 #[test]
 fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
     for pause in [2, 8].map(Duration::from_secs) {
@@ -296,13 +296,13 @@ fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
     assert!(!p.requester.is_expected());
 }
 
-/// A CN's requests must fail at once when its key is withdrawn, because the memory node is not merely silent.
+/// A CN's requests must fail at once when its key is withdrawn, instead of waiting as for a silent memory node.
 #[test]
 fn a_cn_is_notified_of_its_withdrawn_key() {
     let dead = [Done::Failed(1, OpError::SessionDead, vec![])];
     let withdrawn =
         SessionEvent::Refused { status: HelloStatus::KeyWithdrawn, version_min: 1, version_max: 2 };
-    // The Byes arrive; or they are lost, and the CN sends a Hello because the session is suspect.
+    // There are two cases: the Byes arrive, or they are lost and the CN sends a Hello because its session is suspect.
     for (lost, within) in [(false, 10 * MS), (true, Timing::default().suspect_after + 50 * MS)] {
         let mut p = keyed();
         p.connect();
@@ -318,7 +318,7 @@ fn a_cn_is_notified_of_its_withdrawn_key() {
         assert_eq!(p.done.0, dead, "{lost}");
         let events = p.events();
         assert!(events.contains(&withdrawn) && events.contains(&SessionEvent::Dead), "{events:?}");
-        // The CN sends Hellos at the long interval, and must get a session once it has a key again.
+        // The CN sends Hellos at the long interval, and must get a session when its key is registered again.
         (p.memory.key, p.memory.key_withdrawn) = (Some(cn_key().public()), false);
         p.run(Timing::default().hello_max + 50 * MS);
         assert!(p.requester.is_open());
@@ -373,13 +373,13 @@ fn an_offer_is_void_when_its_key_is_revoked() {
     p.memory.key = None;
     p.deliver_up(&start);
     assert_eq!((p.responder.sessions(), p.responder.totals().dropped_handshake), (0, 1));
-    // With the key registered, the session would have started.
+    // For comparison, the session must start if the key stays registered.
     let mut p = keyed();
     p.connect();
 }
 
-/// A node that joins again has another key and perhaps another clock. Time stamps under the former key must
-/// not lock it out.
+/// A node that joins again has another key and perhaps another clock. The time stamps that it sent under its former key
+/// must not lock the node out.
 #[test]
 fn another_key_has_another_clock() {
     let mut p = keyed();
@@ -422,8 +422,8 @@ fn one_address_and_strangers_have_few_handshakes() {
     p.connect();
 }
 
-/// A station that receives an address's frames gets a cookie for each Hello, but only eight handshakes at
-/// once.
+/// A station that receives the frames of an address can get cookies for it, but must not have more than eight
+/// handshakes in progress under that address.
 #[test]
 fn one_address_has_eight_handshakes_with_cookies() {
     let caller =
@@ -475,8 +475,8 @@ fn a_flood_in_its_name_is_computed_now_and_then_only() {
     p.connect();
 }
 
-/// In a flood of Hellos in its name, a CN receives cookies for Hellos of others and so retries more often. It
-/// must get its session soon, although only one in ten Hellos is answered.
+/// In a flood of Hellos in its name, a CN receives cookies for Hellos of other stations and so retries more often. It
+/// must get its session soon, although the memory node answers only a few of the Hellos.
 #[test]
 fn a_node_gets_through_a_flood_in_its_name() {
     let other = Arc::new(NodeKey::from_bytes([9; 32]));
@@ -590,7 +590,7 @@ fn forged_answers_do_not_keep_the_genuine_one_out() {
         p.compute();
         let genuine = p.take_down().pop().expect("an answer");
         assert_eq!(genuine.len(), ACK_FRAME_LEN);
-        // The forged part follows the checksum, which needs no key.
+        // Only bytes behind the checksum are changed. So the checksum, which needs no key, stays valid.
         let forged = |number: usize| {
             let mut forged = genuine.clone();
             forged[ACK_FRAME_LEN - 1 - number % 40] ^= 1 + (number / 40) as u8;
@@ -598,7 +598,7 @@ fn forged_answers_do_not_keep_the_genuine_one_out() {
         };
         let mut all: Vec<Vec<u8>> = (0..before).map(forged).collect();
         all.push(genuine.clone());
-        // The genuine answer sent again is as good as the first.
+        // The genuine answer is sent a second time, which must make no difference.
         all.extend((before..before + after).map(forged).chain([genuine.clone()]));
         p.deliver_down(&all);
         for _ in 0..all.len() {
@@ -614,8 +614,8 @@ fn forged_answers_do_not_keep_the_genuine_one_out() {
     }
 }
 
-/// A barred memory node must be sent nothing: its session ends, unanswered requests fail as after silence,
-/// and no Hello is sent, with or without keys, until the node is no longer barred.
+/// A barred memory node (one whose key was withdrawn) must get no frame but a Bye: its session ends, unanswered
+/// requests fail as after silence, and no Hello is sent, with or without keys, until the node is no longer barred.
 #[test]
 fn who_is_barred_is_not_spoken_with() {
     let mut p = keyed();

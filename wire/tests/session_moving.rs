@@ -26,8 +26,8 @@ fn open() -> Pair {
     p
 }
 
-/// Reads one line after another until [`REPLACEMENTS`] sessions were replaced, on a network that loses every
-/// other frame of the kind `lost`. Returns the longest duration of a read, and the number of reads.
+/// Reads one line after another until [`REPLACEMENTS`] sessions were replaced, on a network that loses every second
+/// frame of the kind `lost`. Returns the longest duration of a read, and the number of reads.
 fn longest_read(p: &mut Pair, lost: Option<Command>) -> (Duration, u64) {
     let (mut longest, mut reads, mut turn) = (Duration::ZERO, 0, 0_u32);
     let before = p.requester.counters().sessions;

@@ -22,7 +22,8 @@ fn run_narrow(p: &mut Pair, time: Duration, up: usize, down: usize) {
     p.run_with(time, |f| f.len() <= up, |f| f.len() <= down);
 }
 
-/// Whichever direction is narrow, the session must get frames that pass both ways, and requests be answered.
+/// If the path is narrow in one direction, the session must still get frames that pass in both directions, and requests
+/// must be answered.
 #[test]
 fn frames_fit_the_path_and_not_only_the_links() {
     for (up, down) in [(1_514, LONG), (LONG, 1_514), (1_600, 1_514)] {
@@ -52,7 +53,7 @@ fn a_path_may_be_narrower_than_ethernet() {
     assert!(p.events().contains(&SessionEvent::PathNarrow { lost: LONG, used: 1_294 }));
 }
 
-/// A path that carries all frames must cost nothing: the session opens at once, with the longest.
+/// A path that carries all frames must cost nothing: the session opens at once, with the longest frames of the links.
 #[test]
 fn a_wide_path_is_not_suspected() {
     let mut p = pair();
@@ -90,7 +91,7 @@ fn a_path_that_was_widened_is_used() {
 fn a_node_that_stops_is_not_taken_for_a_narrow_path() {
     let mut p = pair();
     p.requester.connect(p.now);
-    // Two offers without a StartAck, then silence, then a network that loses nothing.
+    // The network first loses every Start, then every frame to the memory node, and finally nothing.
     let mut starts = 0;
     p.run_with(
         Duration::from_secs(5),
@@ -105,7 +106,7 @@ fn a_node_that_stops_is_not_taken_for_a_narrow_path() {
     assert_eq!(p.requester.status().path_loses, None);
 }
 
-/// After a change of the link, nothing of the old path may be kept.
+/// When the link's frame length changes, the limit found on the old path must be dropped.
 #[test]
 fn a_change_of_the_link_forgets_the_path() {
     let mut p = pair();

@@ -7,8 +7,8 @@ use cxloe_wire::frame::{Command::*, HelloStatus, LINE_SIZE};
 use cxloe_wire::session::{OpError, Requester, RequesterConfig, ResponderEvent, SessionEvent};
 use session_common::*;
 
-/// Makes the requester's session suspect, so that it sends a Hello, while the frames sent before wait.
-/// Returns these frames.
+/// Makes the requester's session suspect, so that it sends a Hello. All its frames are withheld from the memory node
+/// and returned.
 fn suspect(p: &mut Pair) -> Vec<Vec<u8>> {
     let mut held = Vec::new();
     p.run_with(
@@ -155,7 +155,7 @@ fn after_a_restart_without_its_memory_the_loss_is_reported() {
         p.events(),
         [SessionEvent::Suspect, SessionEvent::DataLost { before: 1000, now: 1001 }, opened]
     );
-    // The session may also have died in between.
+    // The loss must also be reported if the session was already dead before the restart.
     p.run_with(7_000 * MS, |_| false, |_| true);
     restart(&mut p, 1002, |_| {});
     p.run(2_000 * MS);
@@ -186,7 +186,7 @@ fn smaller_frames_after_a_restart_fail_only_what_does_not_fit() {
     );
     assert_eq!((p.requester.burst_read_lines_max(), p.requester.burst_write_lines_max()), (4, 3));
     p.assert_at_rest();
-    // Back again: longer frames and more streams than in the last session.
+    // The memory node restarts with its former limit, so the new session must have longer frames than the last one.
     p.requester.read(0, 0, 6, p.now, &mut p.up).unwrap();
     p.take_up();
     restart(&mut p, 1000, |_| {});
@@ -213,7 +213,7 @@ fn another_number_of_streams_after_a_restart() {
     p.assert_at_rest();
 }
 
-/// The MTU shrinks at either end. Unanswered requests must move to a session with shorter frames.
+/// If the MTU shrinks at either end, unanswered requests must move to a session with shorter frames.
 #[test]
 fn a_link_of_another_length_is_followed() {
     for at_mn in [false, true] {

@@ -78,7 +78,8 @@ fn r4_a_gap_is_reported_when_the_next_request_arrives() {
     let mut p = Pair::open();
     (1..=4).for_each(|i| p.write(0, i * 64, 1, i));
     let frames = p.take_up();
-    // In separate batches, the acknowledgement was already sent in its own frame.
+    // The requests arrive in separate batches, so the acknowledgement of the first is sent in its own frame, before the
+    // SACK.
     p.deliver_up(&frames[..1]);
     assert_eq!(list(&p.take_down()), [(WriteResp, 1)]);
     p.deliver_up(&frames[2..3]);
@@ -146,7 +147,7 @@ fn r5_what_is_unmarked_goes_at_once_then_once_per_round_trip() {
     assert_eq!(p.requester.counters().timeouts, 0);
 }
 
-/// A dead memory node must not be sent a whole window in each round trip.
+/// The CN must not send a whole window to a dead memory node in each round trip.
 #[test]
 fn r5_repetitions_into_silence_become_rare() {
     let mut p = Pair::open();
@@ -263,7 +264,8 @@ fn r9_damaged_frames_count_and_change_nothing() {
     p.write(0, 0, 1, 1);
     let frame = p.take_up().remove(0);
     for bit in 0..frame.len() * 8 {
-        // Other tests check addresses and EtherType; padding is not checked.
+        // Addresses and EtherType are covered by other tests, and the trailer does not cover the padding, so their bits
+        // are skipped.
         if bit / 8 < 6 || (12..14).contains(&(bit / 8)) || bit / 8 >= 93 {
             continue;
         }
@@ -434,8 +436,8 @@ fn r10_what_waits_for_room_waits_for_no_other_frame() {
     assert_eq!(writes, 4);
 }
 
-/// Two different requests with one number: the one that can be answered must be; the other must be dropped,
-/// and not executed when its slot is used again.
+/// Two different requests have one number. The request whose answer finds a slot must be answered; the other must be
+/// dropped, and not executed when its place in the reorder buffer is used again.
 #[test]
 fn r10_two_requests_under_one_number() {
     let mut p = Pair::open();

@@ -96,7 +96,7 @@ fn a_hello_is_refused_unless_its_address_is_that_of_the_shard_it_names() {
 
 #[test]
 fn an_end_that_knows_no_shards_is_named() {
-    // The memory node does not support shards, so it takes the shard for a separate CN.
+    // The memory node does not support shards, so it treats the shard as a separate CN.
     let mut p = shard(1);
     p.responder.set_features(FEATURE_MULTI);
     p.requester.connect(p.now);
@@ -145,7 +145,8 @@ fn a_shard_connects_at_once_when_its_cn_arrives() {
     p.requester.call_soon(p.now);
     p.run(MS);
     assert!(p.requester.is_open());
-    // With an open session no Hello is due; for the replacement of a sound session it was already sent.
+    // `call_soon` must send nothing while a session is open, or when the Hello for the replacement of a sound session
+    // has already been sent.
     p.requester.call_soon(p.now);
     p.poll();
     assert!(p.take_up().is_empty());

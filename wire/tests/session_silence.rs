@@ -20,7 +20,7 @@ fn next_sent(p: &mut Pair) -> Vec<Vec<u8>> {
     panic!("nothing is sent any more");
 }
 
-/// The last frames of a batch are lost, and no later frame shows that. The probe must.
+/// The last frames of a batch are lost, and no later frame reveals the loss, so the probe must.
 #[test]
 fn r8_a_probe_brings_back_the_tail_without_a_time_out() {
     for (lost_there, lost_back) in [(8..10, 0..0), (0..0, 7..10), (3..10, 2..3), (9..10, 0..9)] {
@@ -75,7 +75,8 @@ fn r8_a_probe_is_one_frame_and_comes_once_per_progress() {
     assert_eq!((p.requester.counters().probes, p.requester.counters().timeouts), (2, 0));
 }
 
-/// The newest request has arrived, but its answer waits for the oldest, whose repetition was lost too.
+/// The newest request was answered, but its answer waits for the oldest request, whose repetition was lost too. The
+/// probe must repeat the oldest.
 #[test]
 fn r8_a_probe_is_of_the_oldest_when_the_newest_is_known() {
     let mut p = Pair::open();
@@ -116,8 +117,8 @@ fn r8_a_late_poll_probes_before_it_times_out() {
     assert_eq!((p.done.0.len(), p.requester.counters().timeouts), (10, 0));
 }
 
-/// The memory node's thread did not run until after the time-out. No frame was lost, so only the frames that
-/// the time-out sent may be repeated.
+/// The memory node's thread did not run until after the time-out. No frame was lost, so no request but those that the
+/// time-out repeated may be sent again.
 #[test]
 fn r8_a_pause_is_no_loss() {
     let mut p = Pair::open();
@@ -256,8 +257,8 @@ fn r8_a_silent_session_is_dead_and_everything_fails_by_name() {
     p.assert_at_rest();
 }
 
-/// A CN was not polled for a long time, as if its host was paused. The memory node must get as much more time
-/// to answer.
+/// A CN is not polled for a long time, as on a paused host. The memory node's time limit for an answer must be extended
+/// by that time.
 #[test]
 fn r8_a_pause_of_the_compute_node_is_no_silence_of_the_memory_node() {
     let mut p = Pair::open();
@@ -271,7 +272,7 @@ fn r8_a_pause_of_the_compute_node_is_no_silence_of_the_memory_node() {
     assert!(!p.events().contains(&SessionEvent::Dead));
     p.assert_at_rest();
 
-    // A silent memory node must still be dead after at most twice the limit, each pause included.
+    // A silent memory node must count as dead after at most twice the limit, pauses included.
     let mut p = Pair::open();
     p.read(0, 0, 1);
     for _ in 0..3 {
@@ -283,7 +284,7 @@ fn r8_a_pause_of_the_compute_node_is_no_silence_of_the_memory_node() {
     p.run_with(1_100 * MS, |_| false, |_| false);
     assert_eq!(p.done.0, [Done::Failed(1, OpError::SessionDead, vec![])]);
 
-    // A pause before the request must not count.
+    // A pause before the request was made must not extend the limit.
     let mut p = Pair::open();
     p.pass(4_000 * MS);
     p.run(1_000 * MS);
@@ -301,7 +302,8 @@ fn r8_an_idle_session_notices_silence_by_pings() {
     assert_eq!(p.events(), [SessionEvent::Suspect, SessionEvent::Dead]);
 }
 
-/// Large frames that never pass must fail after the time limit, although small frames pass.
+/// A request whose large frames never pass must fail after the time limit, although requests in small frames are
+/// answered.
 #[test]
 fn r8_a_request_that_never_gets_through_fails_though_others_pass() {
     let mut p = Pair::open();

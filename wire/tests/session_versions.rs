@@ -62,8 +62,8 @@ fn the_newest_common_version_is_used() {
     }
 }
 
-/// The memory nodes are upgraded first, then the CNs, and then both go back. Requests under way must be
-/// executed once, and no session refused.
+/// The memory node is upgraded, downgraded and upgraded again, while the CN keeps the old version. Requests under way
+/// must be executed once, and no session refused.
 #[test]
 fn an_upgrade_and_back_loses_nothing() {
     let mut p = pair(BEFORE, BEFORE);

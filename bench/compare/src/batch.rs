@@ -33,7 +33,6 @@ impl Batch {
         self.len() == BATCH
     }
 
-    /// Content of the datagram at `index`.
     pub fn datagram(&self, index: usize) -> &[u8] {
         &self.bytes[index * self.room..][..self.lengths[index]]
     }
@@ -56,7 +55,8 @@ impl Batch {
         self.lengths.clear();
     }
 
-    /// Sends and removes all datagrams. Datagrams that a full socket refuses count as lost on the network.
+    /// Sends all datagrams and empties the batch. A datagram that the socket refuses because its buffer is full is not
+    /// sent again: it counts as lost on the network.
     pub fn send(&mut self, socket: &UdpSocket) -> io::Result<()> {
         let mut parts = [EMPTY; BATCH];
         for (index, (part, length)) in parts.iter_mut().zip(&self.lengths).enumerate() {
@@ -84,8 +84,9 @@ impl Batch {
         Ok(())
     }
 
-    /// Replaces the content by received datagrams: waits for one, and takes those already queued behind it. Returns
-    /// `WouldBlock` on an empty non-blocking socket and after the time-out.
+    /// Replaces the content of the batch by received datagrams: waits for the first, then takes all that the socket has
+    /// queued. Returns `WouldBlock` if a non-blocking socket has none, or if the read time-out of a blocking socket
+    /// passes.
     pub fn receive(&mut self, socket: &UdpSocket) -> io::Result<()> {
         self.lengths.clear();
         let mut parts = [EMPTY; BATCH];
@@ -115,7 +116,7 @@ impl Batch {
 
 const EMPTY: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
-/// Headers without addresses, one for each part.
+/// Returns message headers without addresses; each of them refers to one of `parts`.
 fn headers(parts: &mut [libc::iovec; BATCH]) -> [libc::mmsghdr; BATCH] {
     // SAFETY: all bytes zero are a valid value of this structure: no address, no parts, no control data.
     let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };

@@ -13,7 +13,7 @@ use cxloe_measure::machine::MachineError;
 /// Failure of a trial.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// Error of the network, or of a process in it.
+    /// Error of the test network (lab), or of a process started in it.
     #[error(transparent)]
     Lab(#[from] LabError),
     /// A thread cannot be pinned to its core.

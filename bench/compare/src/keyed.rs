@@ -37,7 +37,7 @@ pub struct Keyed<K> {
 }
 
 impl<K: KeyValue> Keyed<K> {
-    /// Client over an open connection; streams have `depth` requests in flight.
+    /// Makes a client for a connection that is already open; stream patterns have `depth` requests in flight.
     pub fn new(stream: PeerStream, words: K, depth: usize) -> Keyed<K> {
         Keyed { stream, words, depth, request: Vec::new(), line: Vec::new() }
     }
@@ -76,7 +76,8 @@ impl<K: KeyValue> Keyed<K> {
         let bytes = out.len() / keys.len().max(1);
         let mut sent = 0;
         for (answered, piece) in out.chunks_exact_mut(bytes).enumerate() {
-            // Further requests are sent when half are answered, so that one system call sends many.
+            // New requests are sent only after half of those in flight are answered, so that one system call sends many
+            // requests.
             if sent < keys.len() && sent - answered <= depth / 2 {
                 self.request.clear();
                 while sent < keys.len() && sent - answered < depth {

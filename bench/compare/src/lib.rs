@@ -1,14 +1,15 @@
 //! # cxloe-compare: other remote-memory systems beside this one
 //!
-//! The same accesses, over the same cable, alternately; and whole [`programs`] with part of their memory remote.
+//! Each system makes the same accesses over the same cable, in alternation with the others. In addition, whole
+//! [`programs`] run with part of their memory remote.
 //!
 //! A [`Peer`] is one such system; its file describes it and its measurement. A trial starts the peer's server in the
 //! far namespace, measures all patterns ([`pattern`]), and ends the server again; trials of all peers alternate
 //! ([`run()`]), so that disturbances of the machine affect all peers alike.
 //!
 //! Peers that keep bytes (this system, sockets, Redis, memcached, a mapped block device) implement [`store::Store`];
-//! [`store::drive`] makes the same accesses to each and checks every byte. Other peers have a measuring tool of their
-//! own (UCX, libfabric, perftest): its output is parsed, and figures that it does not print stay empty.
+//! [`store::drive`] makes the same accesses to each and checks every byte. Other peers (UCX, libfabric, perftest) come
+//! with their own measuring tools: the output of the tool is parsed, and figures that it does not print stay empty.
 
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]

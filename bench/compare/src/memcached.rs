@@ -41,8 +41,8 @@ impl Peer for Memcached {
         let program = find("memcached").unwrap_or_else(|| "memcached".into());
         let mut server = match stage.site.standing {
             LabPrivilege::Root => stage.pinned(false, program),
-            // As root, memcached drops supplementary groups, which user namespaces forbid; so in a user namespace it
-            // does not run as root.
+            // If memcached runs as root, it drops its supplementary groups. User namespaces forbid that, so in a user
+            // namespace memcached runs as another user.
             LabPrivilege::UserNamespace => {
                 let mut server: Command = stage.pinned(false, "unshare");
                 server.args(["--user", "--map-user=1", "--"]).arg(program);
@@ -50,8 +50,8 @@ impl Peer for Memcached {
             }
         };
         server.args(["-l", &FAR_ADDRESS.to_string(), "-p", &PORT.to_string(), "-U", "0", "-t", "1"]);
-        // Lines, pages and blocks are stored separately, and items have headers; so the limit is several times the
-        // memory.
+        // Lines, pages and blocks are stored as separate values, and each value has a header. The limit of memcached's
+        // memory is therefore several times the size of the measured memory.
         server.args(["-m", &(64 + 8 * (plan.bytes >> 20)).to_string(), "-R", "1000", "-u", "root"]);
         let _server = stage.serve(FAR, "memcached", PORT, server)?;
         let stream = PeerStream::connect(FAR_ADDRESS, PORT, Waiting::Spin)

@@ -72,7 +72,7 @@ pub struct Plan {
     pub bytes: usize,
     /// Maximum number of single operations of a pattern.
     pub operations: u64,
-    /// Approximate duration of a pattern; it ends earlier after `operations`.
+    /// Approximate duration of a pattern; the pattern ends earlier if it completes `operations` operations.
     pub each: Duration,
     /// Number of requests in flight in a stream.
     pub depth: usize,

@@ -198,7 +198,7 @@ impl Series {
         }
     }
 
-    /// Median over trials of the ratio to `base` within a trial.
+    /// Returns the ratio of this series to `base`: computed within each trial, then the median over all trials.
     fn over(&self, base: &Series) -> Option<f64> {
         let ratios: Vec<f64> = self
             .points
@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn ratios_are_within_a_trial() {
-        // The test's machine is twice as slow in the second trial, and three times in the third.
+        // In this test, the machine is twice as slow in the second trial as in the first, and three times as slow in
+        // the third.
         let found = figures(
             &[
                 ("cxloe-packet", 0, Pattern::Read64, times(1_000)),

@@ -43,8 +43,8 @@ impl Server {
     }
 }
 
-/// Request to stop a server of a protocol without connections; other servers stop when their connection is
-/// closed.
+/// Flag by which a client stops a server whose protocol has no connections (UDP); other servers stop when their
+/// connection is closed.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 

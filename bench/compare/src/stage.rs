@@ -45,7 +45,6 @@ pub struct Stage {
     pub cores: Option<(usize, usize)>,
     /// Path of the folder for logs and sockets; emptied before each trial.
     pub folder: PathBuf,
-    /// Capabilities of this machine.
     pub site: Site,
     /// Content that peers write to the memory.
     pub content: Content,
@@ -182,7 +181,8 @@ impl Running {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// Waits for at most `limit` until the program ends, as a tool's server does after its client; then ends it.
+    /// Waits at most `limit` for the program to end by itself (a tool's server ends after its client), and then ends
+    /// the program.
     pub fn end(mut self, limit: Duration) {
         let _ = self.process.wait(limit);
     }

@@ -63,7 +63,8 @@ pub trait Store {
     /// Writes the whole memory; returns when the other end has acknowledged all bytes.
     fn bulk_write(&mut self, all: &[u8]) -> Result<(), PeerError>;
 
-    /// Makes single units readable if [`bulk_write`](Self::bulk_write) does not; not timed.
+    /// Makes single lines and pages readable, for peers whose [`bulk_write`](Self::bulk_write) does not store them as
+    /// such; not timed.
     fn fill(&mut self, _all: &[u8]) -> Result<(), PeerError> {
         Ok(())
     }

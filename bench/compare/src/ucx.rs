@@ -49,8 +49,8 @@ impl Peer for Ucx {
             let test = ToolRun { kind, size, each_us: 20.0, outstanding: None, from_far: false, percentile };
             test.run(stage, plan)
         };
-        // The tool reports half a round trip. A read is a small message to the far end and a page back, so halves of
-        // both are added.
+        // The tool reports half the time of a round trip with messages of one size. A read sends a small message and
+        // receives a page, so half of the small round trip and half of the large one are added.
         let line = there_and_back("tag_lat", LINE, "50")?;
         let page = there_and_back("tag_lat", PAGE, "50")?;
         let put = there_and_back("ucp_put_lat", LINE, "50")?;

@@ -133,8 +133,8 @@ fn serve(socket: &UdpSocket, bytes: usize, stop: &StopFlag) -> io::Result<()> {
     Ok(())
 }
 
-/// True if an error means that there was no datagram. ECONNREFUSED is the answer to a datagram that was sent before the
-/// other end was open.
+/// True if an error means that no datagram has arrived. ECONNREFUSED reports that an earlier datagram was sent before
+/// the other end had opened its socket.
 fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionRefused)
 }
@@ -147,7 +147,7 @@ struct Client {
     number: u32,
     out: Batch,
     back: Batch,
-    /// Pieces of the current bulk call that have been answered.
+    /// For each piece of the current bulk call, true if the piece has been answered.
     pieces: Vec<bool>,
 }
 
@@ -179,8 +179,8 @@ impl Client {
         }
     }
 
-    /// True if the clock is to be read after this many polls of an empty socket; always for a blocking socket, since
-    /// each of its polls has waited.
+    /// True if the clock is to be read after `spins` polls of an empty socket. On a blocking socket, the clock is read
+    /// after each poll, because the poll itself has waited.
     fn looks(&self, spins: u32) -> bool {
         self.waiting == Waiting::Block || spins.is_multiple_of(SPINS)
     }

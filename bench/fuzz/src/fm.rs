@@ -1,4 +1,5 @@
-//! Fuzzing of an FM API connection (CXL Fabric Manager): MCTP packets to messages, messages to answers.
+//! Fuzzing of an FM API connection (CXL Fabric Manager): MCTP packets are parsed to messages, and messages are
+//! answered.
 
 use cxloe_fm::answer::{ClientAgreements, MESSAGE_MAX, answer};
 use cxloe_fm::header::Dialect;

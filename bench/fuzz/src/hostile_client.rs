@@ -31,8 +31,8 @@ const PHASE: u64 = 1 << 31;
 const STEP: usize = 8;
 const STEPS_MAX: usize = 64;
 
-/// The agent, with the rings of the honest client, Bob. Kept from one input to the next, because it is costly
-/// to make.
+/// The agent, with the rings of the honest client, Bob. One rig serves all inputs of a thread, because it is costly to
+/// make.
 struct Rig {
     agent: Agent,
     bob: Ends,
@@ -57,8 +57,8 @@ impl Rig {
         Rig { agent, bob }
     }
 
-    /// Checks that the honest client's operations end, and that the lines `named` of its region are
-    /// unchanged. The hostile client's requests have addressed these lines.
+    /// Checks that the honest client's operations end, and that the lines `named` of its region are unchanged: these
+    /// are the lines that the hostile client's requests have addressed.
     fn check(&mut self, named: &[u64]) {
         let Rig { agent, bob } = self;
         let hpa = agent.regions[1].start;
@@ -86,7 +86,8 @@ fn operation(kind: u8, count: u32) -> Operation {
     }
 }
 
-/// Overwrites an entry of the ring behind the agent's back: operation code `code`, on `lines` lines at `hpa`.
+/// Overwrites a submitted entry of the ring, which the agent may be reading, with operation code `code`, on `lines`
+/// lines at `hpa`.
 fn overwrite(memory: &SharedMemory, entry: usize, code: u64, hpa: u64, lines: u64) {
     let at = SUBMISSIONS + entry * ENTRY;
     let [before] = memory.untrusted(at).copy_out();

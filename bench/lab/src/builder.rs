@@ -81,9 +81,9 @@ impl Builder {
         self
     }
 
-    /// Adds a switch: a bridge in `namespace` with `ports` (interfaces already described, in the same namespace). No
-    /// spanning tree, no multicast snooping: the switch forwards from the first frame on and sends no frames of its
-    /// own.
+    /// Adds a switch: a bridge in `namespace` with `ports` (interfaces already described, in the same namespace).
+    /// Spanning tree and multicast snooping are off, so the switch forwards even the first frame and sends no frames of
+    /// its own.
     #[must_use]
     pub fn bridge(mut self, namespace: &str, name: &str, ports: &[&str]) -> Self {
         self.links.push(Link::Bridge {
@@ -143,7 +143,8 @@ impl Builder {
         for (interface, address) in &self.addresses {
             ip::run(lab.home_of(interface)?, &["address", "add", address, "dev", interface])?;
         }
-        // Loopback is down in a new namespace; programs that talk to another one on their node need it.
+        // Loopback is down in a new namespace, but programs need it to communicate with other programs on the same
+        // node.
         for namespace in &lab.namespaces {
             ip::run(namespace, &["link", "set", "dev", "lo", "up"])?;
         }

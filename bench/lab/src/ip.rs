@@ -24,7 +24,7 @@ pub(crate) fn run(namespace: &Namespace, arguments: &[&str]) -> Result<(), LabEr
     if output.status.success() {
         return Ok(());
     }
-    // `ip` may fail without a word; its exit status is then the only reason there is.
+    // `ip` may fail without an error message; its exit status is then the only information about the failure.
     let said = String::from_utf8_lossy(&output.stderr);
     Err(failed(if said.trim().is_empty() { output.status.to_string() } else { said.trim().into() }))
 }

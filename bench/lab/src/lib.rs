@@ -79,7 +79,7 @@ impl Lab {
     /// Returns the namespace called `name`; clones of it may be moved to other threads.
     ///
     /// # Errors
-    /// Returns [`LabError::UnknownNamespace`] when the lab has none of that name.
+    /// Returns [`LabError::UnknownNamespace`] when the lab has no namespace of that name.
     pub fn namespace(&self, name: &str) -> Result<&Namespace, LabError> {
         self.namespaces
             .iter()
@@ -177,10 +177,10 @@ impl Lab {
         ip::run(self.home_of(interface)?, &[&["link", "set", "dev", interface], how].concat())
     }
 
-    /// Returns the namespace in which the lab made `interface`, even if the interface was moved since.
+    /// Returns the namespace in which the lab made `interface`, even if the interface has been moved to another one.
     ///
     /// # Errors
-    /// Returns [`LabError::UnknownInterface`] when the lab made none of that name.
+    /// Returns [`LabError::UnknownInterface`] when the lab has made no interface of that name.
     pub fn home_of(&self, interface: &str) -> Result<&Namespace, LabError> {
         match self.interfaces.get(interface) {
             Some(&index) => Ok(&self.namespaces[index]),

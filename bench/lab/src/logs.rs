@@ -39,13 +39,14 @@ pub(crate) fn register(path: &Path, log: File) {
     locked(&LOGS).push(Log { path: path.to_path_buf(), file: log, thread: thread::current().id() });
 }
 
-/// Declares every error line that contains `part` as expected, from now on and for all tests of this process.
+/// Declares error lines that contain `part` as expected: in the logs of the calling thread's test, and in [`verdict`]
+/// in the logs of all tests.
 pub fn expect_error(part: &str) {
     locked(&EXPECTED).push((part.to_string(), thread::current().id()));
 }
 
-/// Position in the lists of logs and expected errors at which one test began. A test owns the entries that
-/// its own thread adds after that.
+/// Lengths of the lists of logs and expected errors at the beginning of a test. The test owns the entries that its own
+/// thread appends to the lists afterwards.
 #[derive(Debug)]
 pub struct LogScope {
     logs: usize,

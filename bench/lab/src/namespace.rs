@@ -34,7 +34,8 @@ impl Namespace {
         let file = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from).map_err(failed("unshare"))?;
             for scope in ["all", "default"] {
-                // Absent when the kernel has no IPv6, read-only in some containers; then IPv6 only adds noise.
+                // The file is absent if the kernel has no IPv6, and read-only in some containers. The error is ignored,
+                // because IPv6 only adds unwanted frames.
                 let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
             }
             File::open("/proc/thread-self/ns/net").map_err(failed("opening /proc/thread-self/ns/net"))
@@ -92,7 +93,7 @@ impl Namespace {
             .map_err(|e| self.failed("starting a thread", e))
     }
 
-    /// Runs `work` like [`Namespace::enter`], but faster, since `/sys` is not mounted: it still shows the
+    /// Runs `work` like [`Namespace::enter`], but faster, because no new `/sys` is mounted: `/sys` still shows the
     /// caller's interfaces.
     pub(crate) fn enter_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         on_a_thread(|| self.join_network().map(|()| work()))

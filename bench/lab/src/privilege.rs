@@ -38,7 +38,7 @@ pub enum LabPrivilege {
 /// Returns [`LabError::UserNamespace`], with the setting that forbids it where one is found.
 pub fn become_private_user_namespace() -> Result<LabPrivilege, LabError> {
     if effective_capabilities() & NEEDED == NEEDED {
-        // Capabilities may be limited to a user namespace, as in a container; only the initial one maps all
+        // In a container, the capabilities may be limited to a user namespace. Only the initial user namespace maps all
         // users.
         let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all_users(&map));
         return Ok(if whole { LabPrivilege::Root } else { LabPrivilege::UserNamespace });

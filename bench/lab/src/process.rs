@@ -46,7 +46,8 @@ impl Spawner {
         let (orders, inbox) = mpsc::channel::<SpawnOrder>();
         thread::spawn(move || {
             for (mut command, reply) in inbox {
-                // If the caller has panicked, the kernel kills the program when this thread ends.
+                // If the caller has panicked, it does not receive the reply and has no guard for the program; the
+                // kernel then kills the program when this thread ends.
                 let _ = reply.send(command.spawn());
             }
         });
@@ -67,7 +68,8 @@ impl Spawner {
         let place = namespace.map_or("of this process", Namespace::name);
         let failed = |source| LabError::Spawn { program: program.clone(), namespace: place.into(), source };
         let (inside, parent) = (namespace.cloned(), getpid());
-        // A group of its own keeps Ctrl-C in the terminal from the program: its guard ends it in order.
+        // The program gets its own process group, so that Ctrl-C in the terminal does not reach it; its guard ends it
+        // in order.
         command.process_group(0);
         // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe functions are
         // allowed. It makes system calls only, on values captured before the fork, and allocates nothing.
@@ -82,11 +84,11 @@ impl Spawner {
     }
 }
 
-/// Enters the namespace, and has the kernel kill the child when its parent dies. Called in the child, before
-/// exec.
+/// Enters the namespace, and requests that the kernel kills this process when the thread that started it ends. Called
+/// in the child process, before exec.
 fn enter_and_tie(namespace: Option<&Namespace>, parent: Pid) -> nix::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
-    // A parent that died before the line above took effect causes no signal any more.
+    // If the parent died before the request took effect, the kernel sends no signal, so the child has to end itself.
     if getppid() != parent {
         return Err(nix::Error::ESRCH); // it died before the line above took effect
     }

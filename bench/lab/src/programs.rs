@@ -36,8 +36,8 @@ fn up_to_date_folder() -> Result<PathBuf, String> {
     let beside = own.parent().unwrap_or(Path::new("."));
     let is_test = beside.file_name().is_some_and(|name| name == "deps");
     let folder = if is_test { beside.parent().unwrap_or(beside) } else { beside };
-    // A user who may not write to the folder cannot build. After the common build of `make test` no build is needed; a
-    // build without the tests would select other features and compile everything again.
+    // A user who may not write to the folder cannot build. After `make test` has built everything, no build is needed:
+    // a build without the tests would select other features and compile everything again.
     let writable = access(folder, AccessFlags::W_OK).is_ok();
     let built = std::env::var_os(BUILT).is_some();
     if let Some(cargo) = std::env::var_os("CARGO").filter(|_| writable && !built) {

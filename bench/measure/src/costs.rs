@@ -13,7 +13,8 @@ use crate::report::Cost;
 #[derive(Clone, Copy, Debug)]
 pub struct CostPlan {
     pub trials: u32,
-    /// Minimum duration of the counted part of a trial; the last call may last longer.
+    /// Minimum duration of the counted part of a trial; the trial ends with the first call of the port that ends after
+    /// it.
     pub each: Duration,
     pub depth: usize,
 }

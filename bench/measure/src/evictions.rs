@@ -38,7 +38,7 @@ const KINDS: [(Leaving, [&str; 2]); 3] = [
 ];
 
 pub struct EvictionResults {
-    /// One entry for each name in `KINDS`; without an agent, those through it are empty.
+    /// One entry for each name in `KINDS`; without an agent, the samples of faults through the agent are empty.
     pub samples: Vec<Samples>,
 }
 

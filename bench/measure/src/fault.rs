@@ -27,7 +27,8 @@ pub struct FaultPlan {
     pub faults: u64,
     /// Number of pages read in order in a trial.
     pub pages: usize,
-    /// CPU of the thread that serves the faults of the lower limit; `None` for the measuring thread's CPUs.
+    /// CPU of the thread that serves the faults of the lower limit; if `None`, the thread may run on any CPU of the
+    /// measuring thread.
     pub pager_cpu: Option<usize>,
     /// Agent through which faults are measured, besides the faults that this process serves itself.
     pub agent: Option<Agent>,
@@ -205,8 +206,8 @@ fn bulk(
 
     progress("reading at random");
     let count = plan.faults as usize;
-    // Access with and without prefetcher, each first in every other trial, so that neither profits from its
-    // place.
+    // Access is measured with and without prefetcher; which of the two comes first changes from trial to trial, so that
+    // neither profits from the order.
     for prefetch in [trial.is_multiple_of(2), !trial.is_multiple_of(2)] {
         let plain = if prefetch { "" } else { "_plain" };
         if let Some(agent) = &plan.agent {

@@ -1,8 +1,8 @@
 //! Faults served by an agent: this process maps a region through the agent, and only touches pages.
 //!
-//! The agent uses a link and a memory node of its own, because frames without a session occupy the port's. If
-//! this measurement started both memory nodes, it stops the one not being measured: two cores have room for
-//! only one polling memory node.
+//! The agent uses a link and a memory node of its own, because exchanges of frames without a session occupy the link
+//! and the memory node of the port. If this measurement started both memory nodes, it stops the one not being measured:
+//! two cores have room for only one polling memory node.
 
 #![expect(unsafe_code, reason = "mapped memory is accessed as a slice of atomics")]
 
@@ -136,8 +136,8 @@ impl Agent {
         let pages = mapping.len() / PAGE_BYTES;
         // [`PageOrder`] needs a power of two of pages.
         let words = (1_usize << pages.ilog2()) * PAGE_BYTES / size_of::<u64>();
-        // SAFETY: the mapping is page-aligned, outlives the slice, and holds plain words; other processes change them
-        // as they change atomics.
+        // SAFETY: the mapping is page-aligned, outlives the slice, and holds plain words. Other processes may change
+        // the words at any time, which is permitted for atomics.
         let words = unsafe { std::slice::from_raw_parts(mapping.as_ptr().cast::<AtomicU64>(), words) };
         body(Words(words))
     }

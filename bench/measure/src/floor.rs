@@ -14,7 +14,7 @@ use crate::report::Samples;
 /// Size of the local memory for copies and reads, in bytes: several times a last-level cache.
 const LOCAL_BYTES: usize = 256 << 20;
 const PAGE_BYTES: usize = PAGE_LINES * LINE_SIZE;
-/// Approximate duration of a page fault, for which the clock is read.
+/// Length of a period in which the thread only reads the clock: about the duration of a page fault.
 const SPIN: Duration = Duration::from_micros(20);
 /// Number of operations timed together, so that the cost of reading the clock is negligible.
 const BATCH: u64 = 64;
@@ -53,8 +53,9 @@ impl Local {
         }
     }
 
-    /// Makes one trial of `spin20us`: periods of 20 us in which this thread only reads the clock. Time beyond
-    /// 20 us is preemption by the machine; no fault's 99th percentile can be closer to its median than that.
+    /// Makes one trial of `spin20us`: periods of 20 us in which this thread only reads the clock. Time beyond 20 us is
+    /// preemption by the machine. Page faults are preempted as well, so the gap between their median and their 99th
+    /// percentile is at least that of these periods.
     pub fn spins(count: u64, samples: &mut Samples) {
         for _ in 0..count {
             let start = Instant::now();
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn local_memory_is_timed() {
         let mut local = Local { words: (0..1 << 16).collect(), random: Random::new(1) };
-        // Copies need memory of the full size, but this chain of reads works with a small one.
+        // Timing copies would need a memory of the full size, but a small memory is enough for this chain of reads.
         let mut reads = Samples::fine("dram64");
         local.reads(3, &mut reads);
         reads.end_trial(None);

@@ -83,7 +83,8 @@ impl FaultFloors {
                     .map_or(Ok(()), machine::pin)
                     .map_err(MeasureError::from)
                     .and_then(|()| Ok(mapping.serve_until(&stop)?));
-                // The measuring thread would otherwise wait for ever for its page.
+                // After an error nobody serves the faults any more, and the measuring thread would wait for its page
+                // for ever.
                 if served.is_err() {
                     mapping.abandon();
                 }

@@ -8,8 +8,8 @@ use super::{MeasureError, MeasuredRegion};
 use crate::machine::{self, MachineError};
 use crate::report::Samples;
 
-/// Number of operations between two measurements of the latency between cores, at some tens of microseconds
-/// each.
+/// Number of operations between two measurements of the latency between cores; each operation takes some tens of
+/// microseconds.
 pub(super) const BATCH: u64 = 250;
 
 /// Short measurement of the latency between two cores, during which the processes that spin on these cores

@@ -1,13 +1,12 @@
 //! # cxloe-measure: measurements through a line port to a memory node, and their reports
 //!
-//! A measurement describes the [`machine`] it ran on, and passes its samples to a [`report`], which formats
-//! them as JSON, table and page. Access patterns are in [`pattern`]; each other measurement has a module of
-//! its own.
+//! A measurement describes the [`machine`] it ran on, and passes its samples to a [`report`], which formats them as
+//! JSON, table and page. Access patterns are in [`pattern`]; each other measurement has a module of its own.
 //!
-//! Every measurement with a limit alternates with it: a trial of the limit, a trial of the operation, and so
+//! An operation and its lower limit are measured alternately: a trial of the limit, a trial of the operation, and so
 //! on, over the same link, in the same two threads on the same two cores. The limit is a bare echo
-//! ([`cxloe_link::echo`]): the measuring thread sends frames over the port's own link, and the memory node's
-//! worker answers each from a separate loop.
+//! ([`cxloe_link::echo`]): the measuring thread sends frames over the port's own link, and the memory node's worker
+//! answers each from a separate loop.
 
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -87,7 +86,7 @@ pub enum MeasureError {
     WrongData {
         /// HPA of the first wrong line.
         hpa: u64,
-        /// Index of the first wrong byte in that line.
+        /// Index of the first wrong byte in the first wrong line.
         index: usize,
         found: u8,
         written: u8,

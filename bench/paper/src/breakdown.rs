@@ -53,7 +53,7 @@ pub struct Breakdown {
     pub total_mean_ns: f64,
     /// Shortest whole latency, in nanoseconds.
     pub total_min_ns: u64,
-    /// Share of the network (parts b and e) in the middle half's latency, in percent.
+    /// Share of the network in [`middle_ns`](Self::middle_ns), in percent: parts b and e of the path.
     pub network_percent: f64,
     /// Single requests for the picture, at even distances among all requests.
     pub points: Vec<Point>,

@@ -19,7 +19,7 @@ pub enum PaperError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Port(#[from] PortError),
-    /// An operation failed whose parts were timed.
+    /// Error of the engine in an operation whose parts were timed.
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub enum PaperError {
     /// A socket or a thread of a measurement failed.
     #[error("{what}: {source}")]
     Io { what: &'static str, source: std::io::Error },
-    /// Operations whose parts are timed did not end.
+    /// Operations whose parts were timed did not end within the time limit.
     #[error(
         "{left} of {of} operations have not ended within {seconds} s; the memory node's thread may have died"
     )]

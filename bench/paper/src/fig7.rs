@@ -20,7 +20,7 @@ pub struct Amount {
     /// Number of rounds, in which this system and the others alternate.
     pub rounds: u32,
     pub operations: u64,
-    /// Number of operations in a round over sockets whose ends sleep, which take longer.
+    /// Number of operations in a round over sockets whose ends sleep; such operations take longer.
     pub sleeping: u64,
 }
 

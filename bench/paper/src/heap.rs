@@ -8,7 +8,8 @@
 pub fn used() -> Option<u64> {
     // SAFETY: the call takes no arguments, returns a plain structure, and locks what it reads.
     let info = unsafe { libc::mallinfo2() };
-    // These are the small blocks of all arenas, and the large blocks, each of which has a mapping of its own.
+    // `uordblks` counts the small blocks of all arenas; `hblkhd` counts the large blocks, each of which has a mapping
+    // of its own.
     Some((info.uordblks + info.hblkhd) as u64)
 }
 

@@ -93,8 +93,8 @@ pub fn join(sent: &[RequesterTimestamps], seen: &[NodeTimestamps]) -> Vec<Option
     }
     let parts_of = |one: &RequesterTimestamps| {
         let candidates = by_line.get(&(one.addr, one.write))?;
-        // Requests for the same line are told apart by time: only one of them fits between the requester's
-        // time stamps.
+        // The memory node may have recorded several requests for the same line. The right one is found by time: its
+        // time stamps lie between those of the requester.
         let mut fitting = candidates.iter().filter_map(|seen| LatencyParts::of(one, seen));
         let parts = fitting.next()?;
         fitting.next().is_none().then_some(parts)

@@ -7,8 +7,8 @@ use super::{Evaluation, values};
 use cxloe_measure::report::Report;
 use cxloe_measure::report::html::{self, entry};
 
-/// Style rules of this page, in addition to those of every report. Pictures have a white ground for use
-/// outside of the page; the last rule removes it, so that they suit a dark screen.
+/// Style rules of this page, in addition to those of every report. Pictures have a white ground for use outside of the
+/// page; the last rule removes this ground, so that the pictures suit a dark screen.
 const OWN_STYLE: &str = "
 nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0; } nav a { color: inherit; }
 section { border-top: 2px solid var(--grid); margin-top: 2.5rem; }

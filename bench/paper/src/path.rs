@@ -65,7 +65,7 @@ impl Trace for Access {
     }
 }
 
-/// Orders of the calling thread to the memory node's thread: to stop, and to take time stamps.
+/// Flags by which the calling thread controls the memory node's thread: to stop it, and to switch its time stamps on.
 #[derive(Default)]
 struct Flags {
     stop: AtomicBool,
@@ -114,7 +114,7 @@ impl Path {
                 serve(link, config, table, clock, &shared)
             })
             .map_err(PaperError::io("starting the memory node's thread"))?;
-        // An error must end the memory node's thread, which polls until it is told to stop.
+        // The memory node's thread polls until its stop flag is set, so an error in opening the port must set the flag.
         let opened = ends.port(backend, ends.wait());
         match opened {
             Ok((port, _)) => {
@@ -179,8 +179,8 @@ impl Path {
                 };
                 match begun {
                     Ok(true) => next += 1,
-                    // Without a cache, only an operation whose session was lost is answered locally; such an
-                    // operation has no parts.
+                    // Without a cache, the engine completes an operation locally only if the operation's session was
+                    // lost; such an operation has no parts to time.
                     Ok(false) => {
                         taker.arrived = 0;
                         taker.end(id);
@@ -209,7 +209,8 @@ impl Path {
                     link.flush()?;
                 }
                 if self.node.as_ref().is_some_and(JoinHandle::is_finished) {
-                    // The thread was not told to stop, so it has ended with an error.
+                    // The stop flag of the memory node's thread is not set, so the thread has ended because of an
+                    // error.
                     return self.close_node().map(|_| Vec::new());
                 }
                 if started.elapsed() > RUN_TIMEOUT {
@@ -293,7 +294,7 @@ impl Sink for Taker {
     }
 }
 
-/// Runs the memory node until it is told to stop: a worker's loop with time stamps.
+/// Runs the memory node until its stop flag is set: a worker's loop with time stamps.
 fn serve(
     mut link: Box<dyn Link>,
     config: ResponderConfig,
@@ -317,7 +318,7 @@ fn serve(
             }
             let arrived = clock.now();
             let header = Header::parse(frame);
-            // A frame that does not access the pool, or is dropped, leaves 0.
+            // If the frame is dropped or does not access the pool, the value is still 0 afterwards.
             access.at.set(0);
             service.handle(frame, now, tx);
             if let (Some(header), access @ 1..) = (header, access.at.get()) {

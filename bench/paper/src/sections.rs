@@ -10,7 +10,7 @@ use super::{Evaluation, Values, values};
 use crate::figures::{Fig11, Fig12};
 use cxloe_measure::report::{Report, ReportError, units};
 
-/// Indices of the bars' colours: this system, the paper, and other systems and limits.
+/// Index of the colour of bars for this system; below, those for the paper, and for other systems and limits.
 const HERE: usize = 0;
 const PAPER: usize = 1;
 const OTHERS: usize = 7;
@@ -455,8 +455,8 @@ fn table3(table: &Table3, paper: &Values) -> Section {
     }
 }
 
-/// This system's cells of Table IV: key of the row, and text. The row without an entry here is the latency,
-/// which is measured.
+/// This system's cells of Table IV: key of the row, and text. The row of the latency is absent, because the latency is
+/// measured.
 const FEATURES: [(&str, &str); 8] = [
     ("method", "loads and stores to mapped pages; a function call for single lines"),
     ("coherence", "none between nodes: a region has one owner; line cache with M, E, I"),

@@ -1,9 +1,9 @@
 //! Table II: latency of each case of the line cache.
 //!
-//! Cases that this node handles alone take less time than reading the clock, so they are timed in batches,
-//! with the clock's cost subtracted. Cases that wait for the memory node are timed one by one. Before each
-//! batch, the cache is brought into the state in which the case occurs; afterwards the cache's counters must
-//! confirm that the case has occurred.
+//! Cases that the compute node handles alone take less time than reading the clock, so they are timed in batches, with
+//! the clock's cost subtracted. Cases that wait for the memory node are timed one by one. Before each batch, the cache
+//! is brought into the state in which the case occurs; afterwards the cache's counters must confirm that the case has
+//! occurred.
 
 use std::time::{Duration, Instant};
 

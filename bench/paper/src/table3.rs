@@ -255,8 +255,8 @@ fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
                 engine.poll(now, &mut requests, &mut DiscardCompletions);
                 if engine.is_connected() {
                     let at = u64::from(turn) * 4096 % EXTENT;
-                    // A request that is refused because the window is full does no harm: the memory of a full
-                    // window is to be measured.
+                    // The window may be full, and the request is then refused; the error is ignored, because the memory
+                    // of a full window is to be measured.
                     let _ = engine.read(at, id, now, &mut requests);
                     let _ = engine.write(at + 64, &[1; LINE_SIZE], id, now, &mut requests);
                 }

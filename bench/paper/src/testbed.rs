@@ -121,7 +121,8 @@ impl Testbed {
         Ok(self.lab.home_of(interface)?.enter(|| open(&config))??)
     }
 
-    /// Opens a link of the kind `backend` for a moment and returns its description; `auto` is then resolved.
+    /// Opens a link of the kind `backend`, closes it again, and returns its description, in which `auto` is replaced by
+    /// the kind that was selected.
     pub(crate) fn link_info(&self, backend: Backend) -> Result<LinkInfo, PaperError> {
         Ok(self.link("cn0", backend, self.wait())?.info().clone())
     }

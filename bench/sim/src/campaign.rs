@@ -81,9 +81,8 @@ impl Campaign {
         format!("cxloe-bench sim --seed {seed} --scenario {scenario}{overrides} --trace")
     }
 
-    /// Makes all runs. Calls `goes_on` with the progress at least ten times a second, and ends early when it
-    /// returns false, or when a seed has failed and `keep_going` is not set. Runs in progress are then
-    /// stopped.
+    /// Makes all runs, and calls `goes_on` with the progress at least ten times a second. Ends early if `goes_on`
+    /// returns false, or if a seed fails and `keep_going` is not set; runs in progress are then stopped.
     pub fn run(&self, mut goes_on: impl FnMut(Progress) -> bool) -> CampaignResults {
         let began = Instant::now();
         let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! The control plane of a run, and checks that its parts agree once they are idle.
+//! The control plane of a run, and checks that manager, memory nodes and compute nodes agree when they are idle.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ impl Fabric {
                 Caller::Operator => Time::ZERO,
             };
             if now < paused {
-                // The answer stays in the paused node's socket.
+                // A paused node reads no answers, so this answer is delivered after the pause.
                 net.put_off(paused, ControlMessage::Answer { caller, call, answer });
                 continue;
             }
@@ -142,7 +142,8 @@ impl Fabric {
         cns.iter().try_for_each(|cn| cn.check_regions(around))
     }
 
-    /// Checks that no region, binding or orphan is left, after the operator has destroyed all regions.
+    /// Checks that no region, binding or orphan (memory that no region has) is left after the operator has destroyed
+    /// all regions.
     ///
     /// # Errors
     /// Returns a violation that names what is left.
@@ -162,8 +163,8 @@ impl Fabric {
     }
 }
 
-/// Returns the mappings that the manager has assigned to a memory node, as: compute node, extent of CMem,
-/// extent of the pool.
+/// Returns the mappings that the manager has assigned to a memory node, each as compute node, extent number in CMem,
+/// and extent number in the pool.
 fn mapped(state: &FabricState, index: usize, mn: &MemoryNode) -> BTreeSet<(u64, u64, u32)> {
     let name = memory_node::name(index);
     let mut mapped = BTreeSet::new();
@@ -178,7 +179,8 @@ fn mapped(state: &FabricState, index: usize, mn: &MemoryNode) -> BTreeSet<(u64, 
     mapped
 }
 
-/// Returns the extents of a memory node that belong to regions or orphans according to the manager.
+/// Returns the extents of a memory node that the manager has assigned to regions, or lists as orphans (memory that no
+/// region has).
 fn owned(state: &FabricState, index: usize) -> BTreeSet<u64> {
     let name = memory_node::name(index);
     let legs = state.regions.values().flat_map(|region| &region.legs).filter(|leg| leg.memory_node == name);

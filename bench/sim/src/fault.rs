@@ -16,7 +16,7 @@ pub enum Fault {
     RestartLost,
     /// A compute node is killed and restarts with an empty cache.
     Kill,
-    /// A node stops for a time, while frames accumulate in its receive queue, as on a suspended machine.
+    /// A node stops for a time, as on a suspended machine; frames accumulate in its receive queue.
     Pause,
     /// A region is destroyed and created again, despite modified lines and operations in flight.
     Replace,
@@ -43,7 +43,7 @@ pub enum Fault {
     Impostor,
     /// A compute node's key is revoked for a time.
     Revocation,
-    /// For a time the manager runs over an empty store, or over an older copy of its own.
+    /// For a time, the manager uses an empty store, or an older copy of its store.
     WrongManager,
 }
 
@@ -125,7 +125,8 @@ fn pick_from<T: Copy>(random: &mut Random, choices: &[T]) -> Option<T> {
     choices.get(random.below(choices.len() as u64) as usize).copied()
 }
 
-/// Draws the length of a cut or a pause: from less than a time-out to longer than a silent session lives.
+/// Draws the duration of a cut or a pause: from less than a time-out to more than the time after which a silent session
+/// ends.
 pub(crate) fn duration(random: &mut Random) -> Duration {
     Duration::from_micros(pick(random, &[50, 500, 20_000, 70_000, 100_000, 150_000]))
 }

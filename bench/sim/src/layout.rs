@@ -1,5 +1,5 @@
-//! Positions of the memory nodes' lines in a compute node's HPA. This is a simple implementation of address
-//! decoding, independent of the engine's, which is checked against it.
+//! Positions of the memory nodes' lines in a compute node's HPA. This address decoding is simple and independent of the
+//! engine's; the engine's decoding is checked against it.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::memory_node::EXTENT;
 pub struct Interleave {
     /// Number of memory nodes in the set.
     pub ways: Ways,
-    /// Number of bytes on one memory node before the next one follows.
+    /// Interleave granularity: number of consecutive bytes on one memory node.
     pub granularity: Granularity,
 }
 
@@ -21,10 +21,10 @@ pub struct Interleave {
 pub struct Set {
     /// First HPA of the set.
     pub base: u64,
-    /// Number of bytes of one part before the next one follows.
+    /// Interleave granularity: number of consecutive bytes that lie in one part.
     pub granularity: Granularity,
-    /// Parts by their position in the set; without a manager, the number of a part is that of its memory
-    /// node.
+    /// Indices of the parts, in the order of their positions in the set. Without a manager, the index of a part is the
+    /// number of its memory node.
     pub parts: Vec<usize>,
     pub bytes: u64,
 }
@@ -53,14 +53,13 @@ impl Set {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     sets: Vec<Set>,
-    /// Parts of all sets, in ascending order once a set was added or removed.
+    /// Indices of the parts of all sets, in ascending order.
     parts: Vec<usize>,
 }
 
 impl Layout {
-    /// Makes a layout of `mns` memory nodes. The first `interleave.ways` of them are in one set; each other
-    /// one, and each one without interleaving, has a set of its own. `turn` selects the memory node at
-    /// position 0.
+    /// Makes a layout of `mns` memory nodes with one part each. The first `interleave.ways` parts form one set, which
+    /// begins with the memory node number `turn`; every other part is a set of its own.
     pub fn new(mns: usize, interleave: Option<Interleave>, turn: usize) -> Layout {
         let spread = interleave.map_or(0, |i| i.ways.count() as usize).min(mns);
         let granularity = interleave.map_or(Granularity::PAGE, |i| i.granularity);
@@ -116,7 +115,7 @@ impl Layout {
         self.sets.iter().any(|set| set.parts.len() > 1)
     }
 
-    /// Returns the set that contains a part; there must be one.
+    /// Returns the set that contains `part`, which has to be in a set.
     pub fn set_of(&self, part: usize) -> &Set {
         let set = self.sets.iter().find(|set| set.parts.contains(&part));
         set.unwrap_or_else(|| panic!("part {part} is in none of {:?}", self.sets))

@@ -1,7 +1,7 @@
 //! # cxloe-sim: the whole system in virtual time
 //!
-//! The released code of the manager, of memory nodes with their mappings, and of compute nodes with their
-//! attachments and engines runs in one thread, over two simulated networks.
+//! The production code of the manager, of memory nodes with their mappings, and of compute nodes with their attachments
+//! and engines runs in one thread, over two simulated networks.
 //!
 //! ```text
 //!   Scenario, seed, Overrides --> Plan --> World --> Tally: counts and latencies
@@ -18,25 +18,25 @@
 //!            +---------- network: loss, reordering, cuts, late copies ----------+
 //! ```
 //!
-//! A run is a function of its scenario, its seed and the overrides, down to the last frame and message, so
-//! that every finding can be repeated. Time is virtual: hours of time-outs take milliseconds. Scenarios of
-//! the data path alone have static maps instead of a manager.
+//! A run is a function of its scenario, its seed and the overrides, down to the last frame and message, so that every
+//! finding can be repeated. Time is virtual: hours of time-outs take milliseconds. Scenarios of the data path alone
+//! have static maps instead of a manager.
 //!
 //! Every run checks the following; panics of the code under test count as violations too:
-//! * Each line reads as a register must: as the last write that ended before the read was submitted, or as
-//!   one that overlaps the read ([`register`]), despite loss, duplication, delay, cuts, pauses and restarts.
-//! * Every operation ends, and fails only with an error that is justified; where only frames are lost, no
-//!   operation fails.
-//! * After a flush, and after a region was released, the pools hold the last writes. A killed compute node
-//!   loses its unflushed writes, and nothing else.
-//! * When all nodes are idle, the manager's committed state, the mappings of memory nodes and the attachments
-//!   of compute nodes agree; acknowledged regions exist; unassigned memory is zero.
-//! * Programs with a mapped region read their last writes, across faults, forks, write-backs and killed
-//!   agents, or get an error for a lost page; threads that wait for a page are woken.
-//! * A station without a registered key gets no session, forged and replayed frames have no effect, a node
-//!   with a revoked key is no longer served, and no nonce is used twice under one key.
-//! * No compute node sleeps while one of its timers is due: its thread sleeps and wakes as an agent's worker
-//!   does, or as a program with a port.
+//! * A read of a line returns the last write that ended before the read was submitted, or a write that overlaps the
+//!   read, as for a register ([`register`]), despite loss, duplication, delay, cuts, pauses and restarts.
+//! * Every operation ends, and fails only with an error that is justified; where only frames are lost, no operation
+//!   fails.
+//! * After a flush, and after a region was released, the pools hold the last writes. A killed compute node loses its
+//!   unflushed writes, and nothing else.
+//! * When all nodes are idle, the manager's committed state, the mappings of memory nodes and the attachments of
+//!   compute nodes agree; acknowledged regions exist; unassigned memory is zero.
+//! * Programs with a mapped region read their last writes, across faults, forks, write-backs and killed agents, or get
+//!   an error for a lost page; threads that wait for a page are woken.
+//! * A station without a registered key gets no session, forged and replayed frames have no effect, a node with a
+//!   revoked key is no longer served, and no nonce is used twice under one key.
+//! * No compute node sleeps while one of its timers is due: its thread sleeps and wakes as an agent's worker does, or
+//!   as a program with a port.
 //! * After all regions were destroyed, nothing is left of them, and all buffers are empty.
 //!
 //! A [`PlantedFault`], a rule that nodes break on purpose, shows that these checks can fail.
@@ -107,11 +107,11 @@ pub fn run(plan: &Plan, tally: &mut Tally, trace: &Trace) -> Result<(), Invarian
     run_while(plan, tally, trace, &|| true)
 }
 
-/// Makes a run, as long as `goes_on` returns true; it is called from time to time.
+/// Makes a run. `goes_on` is called from time to time; when it returns false, the run stops.
 ///
 /// # Errors
-/// Returns the first violation in the run. A panic counts as one; [`InvariantViolation::Stopped`] means that
-/// the run was stopped without a result.
+/// Returns the first violation in the run. A panic counts as one; [`InvariantViolation::Stopped`] means that the run
+/// was stopped without a result.
 pub(crate) fn run_while(
     plan: &Plan,
     tally: &mut Tally,

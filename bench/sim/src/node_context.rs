@@ -1,4 +1,4 @@
-//! State outside of a compute node with which its checks compare: content of the pools, and the manager's
+//! State outside of a compute node, against which the node's checks compare: content of the pools, and the manager's
 //! regions.
 
 use cxloe_fabric::model::LegState;
@@ -7,7 +7,7 @@ use cxloe_gmm_core::manager::FabricState;
 use crate::memory_node::MemoryNode;
 use crate::region::Region;
 
-/// State outside of a compute node with which its checks compare.
+/// State outside of a compute node, against which the node's checks compare.
 #[derive(Clone, Copy)]
 pub struct NodeContext<'a> {
     /// All memory nodes of the run, by their numbers.
@@ -21,8 +21,7 @@ impl NodeContext<'_> {
         &self.mns[region.origin.mn]
     }
 
-    /// Returns true if the manager has withdrawn a part of a region; the owner may not have received the
-    /// change yet.
+    /// Returns true if the manager has withdrawn a part of a region, even if the owner has not received the change yet.
     pub fn is_taken_away(&self, region: &Region) -> bool {
         let (Some(state), Some(place)) = (self.state, &region.place) else { return false };
         let known = state.regions.get(&place.name).filter(|known| known.created_ms == place.created_ms);

@@ -22,10 +22,10 @@ pub enum OperationKind {
     Flush,
 }
 
-/// Number of adjacent lines that half of the operations on an interleaved region are drawn from.
+/// Number of adjacent lines among which half of the operations on an interleaved region begin.
 const HOT: u64 = 24;
 
-/// Use that a program makes of a range of HPA.
+/// Kind of access that a program makes to a range of HPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Read the only line of the range, through the cache.
@@ -45,7 +45,8 @@ pub struct Operation {
     pub kind: OperationKind,
     /// Index of the part of a region; without a manager, the number of its memory node.
     pub region: usize,
-    /// Life of the part at the time of submission.
+    /// Life of the part at the time of submission; a part gets another life when its region is replaced or its content
+    /// lost.
     pub life: u64,
     /// Index of the operation's first line in the part.
     pub line: usize,

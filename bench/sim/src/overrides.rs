@@ -105,8 +105,8 @@ fn set<T>(place: &mut T, value: Option<T>) {
 }
 
 impl Overrides {
-    /// Replaces the values of `plan` that the user has set. Drops the plan's promise that all operations
-    /// succeed if these values may make one fail.
+    /// Replaces the values of `plan` that the user has set. Clears `all_succeed` if these values may make an operation
+    /// fail.
     pub(crate) fn apply(&self, plan: &mut Plan) {
         let faults = &mut plan.path.faults;
         set(&mut faults.drop, self.loss);

@@ -39,7 +39,7 @@ const LATE_ONE_IN: u64 = 512;
 const SPECIAL_ONE_IN: u64 = 12;
 const SPECIAL: [Scenario; 5] =
     [Scenario::Control, Scenario::Managers, Scenario::Sessions, Scenario::Paging, Scenario::Intruders];
-/// One of this number of runs in other scenarios has nodes with keys.
+/// One of this number of runs has nodes with keys, except in scenarios that determine this themselves.
 const KEYED_ONE_IN: u64 = 4;
 /// Number of operations in a run that exhausts the sequence numbers: more than 16 bits can count.
 const LATE_OPERATIONS: u64 = 72_000;
@@ -131,8 +131,8 @@ impl Plan {
     pub fn draw(scenario: Scenario, seed: u64) -> Plan {
         let mut random = Random::part(seed, 1);
         let r = &mut random;
-        // This value has a separate random sequence, so that the other values of each seed stay as they were
-        // before it was added.
+        // This value is drawn from a separate random sequence, so that each seed still gives the same other values as
+        // before this value was introduced.
         let special = SPECIAL.get(Random::part(seed, 3).below(SPECIAL_ONE_IN) as usize);
         let (scenario, everything) = match scenario {
             Scenario::Mixed if let Some(special) = special => (*special, false),
@@ -145,7 +145,8 @@ impl Plan {
         };
         let mut plan = if everything { Plan::everything(seed, r) } else { Plan::plain(seed, scenario, r) };
         plan.specialise(r);
-        // These have separate random sequences for the same reason.
+        // These values are drawn from separate random sequences, so that each seed still gives the same other values as
+        // before these were introduced.
         plan.pack(&mut Random::part(seed, 4));
         plan.give_queues(&mut Random::part(seed, 6));
         plan.vary_waiting(&mut Random::part(seed, 8));
@@ -156,7 +157,8 @@ impl Plan {
         plan
     }
 
-    /// Draws the nodes that accept many lines in a frame, and the operations that fill such frames.
+    /// Draws which nodes accept many lines in a frame, and how many operations programs submit at once to fill such
+    /// frames.
     fn pack(&mut self, r: &mut Random) {
         let mut knows = || r.below(4) > 0;
         for cn in &mut self.cns {
@@ -363,8 +365,8 @@ impl Plan {
         self.path = overload(r);
         self.batch = pick(r, &[1, 8, 64]);
         self.sealed = r.below(6) == 0;
-        // This value has a separate random sequence, so that the other values of each seed stay as they were
-        // before it was added.
+        // This value is drawn from a separate random sequence, so that each seed still gives the same other values as
+        // before this value was introduced.
         self.keyed = Random::part(self.seed, 7_001).below(6) == 0;
         self.timing = pick(r, &[Timing::default(), TIMING, TIMING]);
         for mn in &mut self.mns {
@@ -442,8 +444,8 @@ impl Plan {
 
 /// Maximum length of a frame at an MTU of 1500, in bytes.
 pub(crate) const FRAME_MTU: usize = 1514;
-/// Length of frames that is enough for a burst of all used lines of a page, in bytes. Small buffers make runs
-/// shorter.
+/// Length in bytes of a frame that suffices for a burst of all used lines of a page. Runs with small buffers are
+/// faster.
 const FRAME_SMALL: usize = 512;
 
 /// Time-outs shorter than in production, so that sessions end and begin again within a run.

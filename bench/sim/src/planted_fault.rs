@@ -1,8 +1,8 @@
 //! Planted faults: rules that nodes break on purpose, to test the checks of a run.
 //!
-//! Most of them act between the network and a memory node's service, so that the node breaks one rule. The
-//! last ones concern the way in which compute nodes treat their regions, and their sleep. A run with a
-//! planted fault must fail, or the checks are ineffective.
+//! Some act between the network and a memory node's service, so that the memory node breaks one rule; others are in
+//! compute nodes, the manager or the simulated kernel. A run with a planted fault must fail; otherwise the checks are
+//! ineffective.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -89,7 +89,7 @@ pub(crate) trait Lines {
     fn set(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]);
 }
 
-/// The rule that a memory node breaks, with the state that this needs.
+/// The rule that a memory node breaks, and the state needed to break it.
 pub(crate) struct FaultPlanter {
     mistake: PlantedFault,
     /// Requests received so far, the newest last.

@@ -1,5 +1,4 @@
-//! A region's part on one memory node from the view of its compute node, with the values that its lines may
-//! have.
+//! A region's part on one memory node as its compute node sees it, with the values that its lines may have.
 
 use cxloe_fabric::model::Name;
 
@@ -8,7 +7,7 @@ use crate::register::{Origin, Registers, Shape};
 /// Identification of a part of a region that the manager has created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionPart {
-    /// Name of the region, which a later region may have again.
+    /// Name of the region; a later region may have the same name.
     pub name: Name,
     /// Number of the HDM decoder in the region that decodes the part's addresses.
     pub decoder: usize,
@@ -42,7 +41,7 @@ pub struct Region {
     pub born: Option<u64>,
     /// Incarnation that the last session with the memory node reported.
     pub session: Option<u64>,
-    /// True once the manager has reported the content as lost.
+    /// True if the manager has reported the content as lost.
     pub lost: bool,
     /// Identification of the part; `None` without a manager.
     pub place: Option<RegionPart>,
@@ -60,8 +59,8 @@ impl Region {
         self.lost || self.born.is_some() && self.session.is_some() && self.born != self.session
     }
 
-    /// Records that a session has reported this incarnation of the memory node's content, after `losses`
-    /// losses of the pool.
+    /// Records that a session has reported this incarnation of the memory node's content. `losses` is the number of
+    /// times that the pool had been lost before this incarnation.
     pub fn opened(&mut self, incarnation: u64, losses: usize) {
         self.session = Some(incarnation);
         if self.born.is_none() {
@@ -72,7 +71,8 @@ impl Region {
         }
     }
 
-    /// Ends the present life: operations in flight belong to it, and data that were not flushed may be lost.
+    /// Begins the next life of the part. Operations in flight belong to the previous life; data that was not flushed
+    /// may be lost.
     pub fn ends(&mut self) {
         self.life += 1;
         self.registers.crashed();

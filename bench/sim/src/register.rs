@@ -111,7 +111,7 @@ fn place(stored: bool) -> &'static str {
 struct Read {
     id: u64,
     allowed: Vec<u64>,
-    /// True if no write to the line was in flight when the read was submitted, and none was submitted since.
+    /// True if no write to the line has overlapped the read so far.
     alone: bool,
 }
 
@@ -139,7 +139,7 @@ impl Registers {
         Registers((0..lines).map(line).collect())
     }
 
-    /// Replaces the initial values once the memory node's state is known; values that were written stay.
+    /// Replaces the initial values when the memory node's state becomes known. Values that were written are kept.
     pub(crate) fn rebase(&mut self, before: Origin, now: Origin) {
         for (i, line) in self.0.iter_mut().enumerate() {
             let values = line.candidates.iter_mut().chain(&mut line.stored);
@@ -202,7 +202,7 @@ impl Registers {
         state
     }
 
-    /// Records that a write is being submitted, which all reads in flight may return from now on.
+    /// Records that a write is being submitted. All reads in flight may return its value from now on.
     pub(crate) fn write_issued(&mut self, line: usize, value: u64) {
         self.overlap(line, value).writes.push(value);
     }
@@ -214,7 +214,7 @@ impl Registers {
             // Earlier values have been overwritten; later ones may be at the memory node already.
             stored.drain(..at);
         }
-        // If the value is missing here, a later write has completed at once and has decided the line's value.
+        // If the value is missing, a later write that completed at once has already determined the line's value.
         if let Some(at) = writes.iter().position(|w| *w == value) {
             writes.remove(at);
             if !failed {
@@ -320,7 +320,7 @@ mod tests {
         assert!(allowed(&mut r, 2) && allowed(&mut r, 3));
         assert!(!allowed(&mut r, 1) && !allowed(&mut r, ORIGIN.initial(0)));
 
-        // The acknowledged write must be in the pool; the write in flight may be there.
+        // The acknowledged write must be in the pool; the write in flight may be in the pool as well.
         r.write_issued(0, 4);
         r.write_ended(0, 4, false);
         r.write_issued(0, 5);

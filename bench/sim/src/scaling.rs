@@ -1,6 +1,6 @@
-//! Model of throughput against the number of queues, on a machine with too few cores to measure it. The
-//! released sessions run in virtual time, between shards of a compute node and workers of a memory node that
-//! take a given time for each frame.
+//! Model of throughput against the number of queues, on a machine with too few cores to measure it. The production
+//! session code runs in virtual time, between shards of a compute node and workers of a memory node that take a given
+//! time for each frame.
 //!
 //! ```text
 //!   shard 0: Requester --+                                  +--> worker 0: Responder
@@ -8,12 +8,12 @@
 //!   ...                  |                                  |    ...
 //! ```
 //!
-//! The model assumes that a thread takes the same time for a frame whether other threads run or not, as if
-//! caches and memory bandwidth were unlimited; that each shard and each worker has a core of its own; and
-//! that a NIC queue keeps the frames that arrive while its worker is busy. It simulates order, windows,
-//! acknowledgements, the round trip, the distribution of shards over workers, and the wire's rate. So the
-//! model shows limits by windows, the wire or an uneven distribution, but not by a machine's memory.
-//! `cxloe-bench scale` shows these, on a machine with enough cores.
+//! The model assumes that a thread takes the same time for a frame whether other threads run or not, as if caches and
+//! memory bandwidth were unlimited; that each shard and each worker has a core of its own; and that a NIC queue keeps
+//! the frames that arrive while its worker is busy. It simulates order, windows, acknowledgements, the round trip, the
+//! distribution of shards over workers, and the wire's rate. So the model shows limits by windows, the wire or an
+//! uneven distribution, but not by a machine's memory. `cxloe-bench scale` shows the limits of memory, on a machine
+//! with enough cores.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -111,7 +111,7 @@ pub enum ScalingError {
     WrongData(usize),
 }
 
-/// Core of a shard or worker, which is busy for a given time with each frame.
+/// Core of a shard or worker; each frame occupies the core for a given time.
 #[derive(Clone, Copy, Default)]
 struct Core {
     free_at: Time,
@@ -227,7 +227,7 @@ struct Run {
     node: SimLink,
     shards: Vec<Shard>,
     workers: Vec<Worker>,
-    /// True once shards submit requests.
+    /// True after all sessions have opened; only then do shards submit requests.
     asks: bool,
 }
 
@@ -236,8 +236,8 @@ impl Run {
         let net = SimNetwork::new(1);
         net.set_default_path(Path { delay: Duration::from_micros(1), ..Path::default() });
         let wire = Some(Rate::gbit_per_s(setting.gbit_per_s));
-        // The compute node's ports are those of one NIC, whose wire carries the same frames as the memory
-        // node's wire. So only the latter limits the rate.
+        // All ports of the compute node belong to one NIC, whose wire carries the same frames as the memory node's
+        // wire. So it suffices to limit the rate of the memory node's wire.
         let port = PortConfig { fifo_capacity: QUEUE_FRAMES, ..PortConfig::default() };
         let shared = PortConfig {
             egress: wire,
@@ -401,8 +401,8 @@ mod tests {
             .expect("a run")
     }
 
-    /// Scenario: the number of queues grows to sixteen at both ends. Must hold: the rate grows with it, on
-    /// every machine, since time is virtual.
+    /// Scenario: the number of queues grows to sixteen at both ends. The throughput must grow nearly in proportion, on
+    /// every machine, because time is virtual.
     #[test]
     fn lines_grow_with_the_queues_up_to_sixteen() {
         let one = of(1, 1);

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 pub(crate) const SAMPLE_EVERY: Duration = Duration::from_micros(10);
 /// Maximum recorded rate, in Mbit/s; higher rates count as this one.
 const MBIT_MAX: u64 = 1_000_000;
-/// Unit of recorded shares, as parts of a whole: thousandths.
+/// A whole, in the unit of recorded shares, which are in thousandths.
 const WHOLE: u64 = 1000;
 
 /// Behaviour of the pacers, as sampled during runs.
@@ -19,8 +19,8 @@ pub struct ServiceRates {
     pub phases: [u64; Phase::ALL.len()],
     /// Rates in the samples, in Mbit/s.
     pub rates_mbit: Histogram<u64>,
-    /// Fairness of each run: the number of operations that the least served compute node has completed when
-    /// the first node has completed all of its own, in thousandths of the number of the most served node.
+    /// Fairness of each run, measured when the first compute node has completed all of its operations: the operations
+    /// of the least served node, in thousandths of those of the most served node.
     pub least_share: Histogram<u64>,
 }
 

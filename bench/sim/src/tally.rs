@@ -35,7 +35,7 @@ figures! {
     operations,
     /// Operations that the cache completed at once.
     at_once,
-    /// Operations on pieces of ranges that extend over several memory nodes.
+    /// Operations that each cover one piece of an address range over several memory nodes.
     shared_parts,
     /// Flushes that wrote back all modified lines.
     flushes,
@@ -154,11 +154,11 @@ figures! {
     pages_written_back,
     /// Pages whose data was lost; programs that access them get an error.
     pages_lost,
-    /// Forks of programs that pagers have followed.
+    /// Forks of programs with mapped memory that pagers have processed.
     forks,
     /// Pages that programs have discarded, which must read as zeros afterwards.
     discards,
-    /// Pagers that took over the state of killed ones.
+    /// Pagers that took over the state of killed pagers.
     successions,
     /// Forged frames that an intruder sent.
     forged,

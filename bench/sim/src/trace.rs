@@ -31,7 +31,7 @@ struct TraceLog {
 
 /// Initial value of the hash FNV-1a with 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-/// Factor of that hash.
+/// Factor of the hash FNV-1a with 64 bits.
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 impl Trace {
@@ -138,7 +138,7 @@ impl fmt::Display for Name {
         match self.0.0 {
             [2, 0, 0, 0, 0, index] => f.pad(&format!("cn{index}")),
             [2, 0, 0, 0, 1, index] => f.pad(&format!("mn{index}")),
-            // This is the address of a further queue, as `Mac::shard` derives it.
+            // A compute node with several queues has further addresses, derived by `Mac::shard`; this is one of them.
             [first, 0, 0, 0, 0, last] if first & 0xF == 2 => {
                 let shard = first >> 4;
                 f.pad(&format!("cn{}.{shard}", last.wrapping_sub(shard)))

@@ -15,7 +15,7 @@ use crate::violation::InvariantViolation;
 pub(crate) struct Moment {
     /// True if the operation was in flight; false if it was refused.
     pub sent: bool,
-    /// True if the operation's region no longer exists, or has other content by now.
+    /// True if the operation's region was removed, or its content replaced, after the submission.
     pub ended: bool,
 }
 

@@ -12,7 +12,7 @@ use cxloe_sim::{Campaign, CampaignResults, Class, Overrides, PlantedFault, Scena
 
 /// Number of seeds in each set, unless `CXLOE_SIM_SEEDS` is set.
 const SEEDS: u64 = 400;
-/// Number of runs from which on each event must have occurred at least once.
+/// Minimum number of runs for the check that every event has occurred.
 const MANY: u64 = 100;
 /// Number of trace lines printed for a failed seed.
 const TAIL: usize = 60;
@@ -118,8 +118,8 @@ fn every_scenario_passes_and_is_what_it_says() {
     assert!(congested.paces.least_share.mean() > 500.0, "some node starves");
 }
 
-/// Scenario: two seeds that failed in the past, when the zeros of a discarded page were lost and not sent
-/// again, in a run without a write-back before its end. They must pass.
+/// Scenario: two seeds that failed in the past: the zeros of a discarded page were lost and not sent again if the run
+/// had no write-back before its end. Both must pass.
 #[test]
 fn seeds_that_failed_pass() {
     for (scenario, seed) in [(Scenario::Paging, 1_795_359_917), (Scenario::Mixed, 500_921)] {
@@ -138,8 +138,8 @@ fn a_turn_of_the_sequence_numbers_later() {
     assert_eq!((figures.failed(), figures.sessions), (0, 1), "one session saw all of it");
 }
 
-/// Scenario: each of some seeds is run twice. The traces must be equal to the last line, and differ between
-/// seeds.
+/// Scenario: several seeds are run twice each. Both traces of a seed must be identical; traces of different seeds must
+/// differ.
 #[test]
 fn a_seed_is_a_run() {
     let story = |seed| {
@@ -166,8 +166,8 @@ fn a_trace_only_listens() {
     assert_eq!(figures(&Trace::NONE), figures(&Trace::keeping(9)));
 }
 
-/// Scenario: a fault is planted into the nodes. One of few seeds must fail by it, which shows that the checks
-/// can fail.
+/// Scenario: a fault is planted into the nodes. At least one of 40 seeds must fail because of it, which shows that the
+/// checks can fail.
 #[test]
 fn planted_mistakes_are_found() {
     for (mistake, scenario) in [
@@ -175,25 +175,24 @@ fn planted_mistakes_are_found() {
         (PlantedFault::RepeatsWrites, Scenario::Lossy),
         (PlantedFault::RepeatsWrites, Scenario::Reordering),
         (PlantedFault::ForgetsAnswers, Scenario::Lossy),
-        // These undo a write that was acknowledged to a compute node before it was killed or lost its
-        // session.
+        // This fault undoes a write that was acknowledged before the compute node was killed or lost its session.
         (PlantedFault::RollsBack, Scenario::Restarts),
         (PlantedFault::RollsBack, Scenario::Pauses),
-        // These concern the authentication of sessions, and the nonces of sealed frames.
+        // These faults concern the authentication of sessions, and the nonces of sealed frames.
         (PlantedFault::AcceptsUnknownKeys, Scenario::Intruders),
         (PlantedFault::RepeatsNonces, Scenario::Intruders),
-        // With these, compute nodes decode addresses differently from the manager.
+        // With these faults, compute nodes decode addresses differently from the manager.
         (PlantedFault::SwapsTargets, Scenario::Interleaved),
         (PlantedFault::WrongGranularity, Scenario::Interleaved),
         (PlantedFault::ShiftsTarget, Scenario::Interleaved),
-        // These concern the control plane.
+        // These faults concern the control plane.
         (PlantedFault::RepeatsCommands, Scenario::Control),
         (PlantedFault::SkipsZeroing, Scenario::Control),
         (PlantedFault::ForgetsCommits, Scenario::Managers),
         (PlantedFault::ZeroesUnlisted, Scenario::Managers),
         (PlantedFault::TakesOldAnswers, Scenario::Control),
         (PlantedFault::LetsGoEarly, Scenario::Control),
-        // With these, the thread of a compute node sleeps too long.
+        // With these faults, the thread of a compute node sleeps too long.
         (PlantedFault::ForgetsTimers, Scenario::Lossy),
         (PlantedFault::ForgetsTimers, Scenario::Paging),
         (PlantedFault::SleepsOnOrders, Scenario::Control),

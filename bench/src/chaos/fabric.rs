@@ -146,8 +146,7 @@ impl ChaosFabric {
         eventually("both copies are in sync", limit, interrupt, || self.is_whole())
     }
 
-    /// Number of manager events that report a leg that became stale, and of those that report a leg filled
-    /// again.
+    /// Numbers of manager events: legs (copies on one memory node) that became stale, and legs that were filled again.
     pub fn leg_events(&self) -> Result<(u64, u64), ChaosError> {
         let count = |kind: &str| -> Result<u64, ChaosError> {
             let (mut count, mut after) = (0, 0);

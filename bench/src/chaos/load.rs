@@ -1,5 +1,5 @@
-//! Load on a region whose lines have versions: writes in batches, reads back, and compares. The agent may be
-//! unreachable at any time, and operations may fail.
+//! Load on a region: writes lines with version numbers in batches, reads them back, and compares the versions. The
+//! agent may be unreachable at any time, and operations may fail.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -58,8 +58,7 @@ struct Versions {
 }
 
 impl Versions {
-    /// Returns the version that `line`, read as line number `at`, contains; `None` if the line may not have
-    /// that version.
+    /// Returns the version in `line`, the content read for line number `at`; `None` if this content is not permitted.
     fn judge(self, at: u64, line: &[u8; 64]) -> Option<u32> {
         let version = u32::from_le_bytes([line[0], line[1], line[2], line[3]]);
         let may_be = (self.answered..=self.tried).contains(&version);
@@ -75,7 +74,7 @@ pub struct Load {
     random: StdRng,
     longest: Longest,
     counts: LoadCounts,
-    /// Start of the first attempt since the last operation that succeeded.
+    /// Start of the first attempt after the last successful operation; `None` if no attempt was made since then.
     waits_since: Option<Instant>,
     /// Description of the first line that was found wrong, for the error.
     first_wrong: Option<String>,
@@ -139,7 +138,7 @@ impl Load {
     /// One step: writes a batch at random, or reads one and compares it.
     pub fn step(&mut self) {
         let first = self.random.random_range(0..self.lines.len() / BATCH) * BATCH;
-        // As in a program, failed attempts are repeated: the duration of an operation counts from its first
+        // As a program would, the load repeats failed attempts. So the duration of an operation counts from its first
         // attempt.
         let began = *self.waits_since.get_or_insert_with(Instant::now);
         let done = if self.random.random_bool(0.5) { self.write(first) } else { self.read(first) };
@@ -216,7 +215,7 @@ impl Load {
         for (at, found) in (first..).zip(&found) {
             let versions = self.lines[at];
             match versions.judge(at as u64, found) {
-                // A version that was read once must not be followed by an earlier one.
+                // After a version was read, no later read may return an earlier version.
                 Some(version) => self.lines[at].answered = version,
                 None => {
                     self.counts.wrong += 1;

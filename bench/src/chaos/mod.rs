@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Maximum time between the kill of a daemon and its restart, in milliseconds.
 const AWAY_MAX_MS: u64 = 1000;
 
-/// Any failure to carry out a run. Wrong lines are no such failure: they are counted.
+/// Any failure to carry out a run. Wrong lines do not end a run: they are counted.
 pub type ChaosError = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Clone, Debug)]
@@ -75,9 +75,9 @@ pub struct Chaos {
     pub load: LoadCounts,
     /// Time in seconds until both copies were in sync after the last kill.
     pub whole_after_s: f64,
-    /// Number of times that the manager declared a leg stale.
+    /// Number of times that the manager declared a leg (a copy on one memory node) stale.
     pub legs_stale: u64,
-    /// Number of times that a stale leg was filled again.
+    /// Number of times that a stale leg (a copy on one memory node) was filled again.
     pub legs_filled: u64,
 }
 
@@ -97,12 +97,12 @@ pub fn by_kind(kills: &[Kill]) -> BTreeMap<String, (usize, f64, f64)> {
     longest.into_iter().map(|(kind, times)| (kind, summary(times))).collect()
 }
 
-/// Makes a fabric with files below `folder`, and kills its daemons one by one under a load. Calls `said` with
-/// a line of text for each kill.
+/// Makes a fabric with files below `folder`, and kills its daemons one by one under a load. Calls `said` with a line of
+/// text for each kill.
 ///
 /// # Errors
-/// The fabric cannot be made, a daemon does not start again, or the region does not become whole. Wrong lines are
-/// counted.
+/// The fabric cannot be made, a daemon does not start again, or the copies of the region are not in sync in time. Wrong
+/// lines are counted.
 pub fn run(
     options: &ChaosOptions,
     folder: &Path,
@@ -167,8 +167,8 @@ fn kill_at_random(
         let away =
             Duration::from_millis(random.random_range(0..AWAY_MAX_MS.min(options.every.as_millis() as u64)));
         let empties = random.random_bool(0.5) && victim.starts_with("mn");
-        // If the other copy is not in sync, this memory node has the only current content. Losing it would
-        // not be an error of the fabric.
+        // A memory node is emptied only if both copies are in sync. Otherwise it may have the only current content,
+        // whose loss would be no error of the fabric.
         let emptied = empties && fabric.is_whole();
         fabric.kill(&victim)?;
         let at_ms = began.elapsed().as_millis() as u64;

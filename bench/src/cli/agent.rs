@@ -23,7 +23,7 @@ const NAME: &str = "quickstart";
 const SIZE: u64 = 32 << 20;
 /// Line operations of each kind, per trial.
 const OPERATIONS: u64 = 5_000;
-/// Number of reads of a block, and the size of a block in bytes.
+/// Total number of single block reads in all trials, and the size of a block in bytes.
 const BLOCKS: u64 = 1_000;
 const BLOCK: usize = 4096;
 
@@ -100,7 +100,7 @@ pub fn start(
         interrupt.check()?;
         let attached = regions(&socket).unwrap_or_default();
         if let Some(region) = attached.iter().find(|r| r.region.as_str() == NAME) {
-            // A region may be listed before reads of it are answered.
+            // The agent may list a region before it can answer reads, so a read is tried.
             let mut client = Client::connect(&socket)?;
             if client.read(region.hpa).is_ok() {
                 return Ok(Agent { _process: process, socket, hpa: region.hpa });
@@ -125,8 +125,8 @@ impl Agent {
         Ok(Mapping::open(&self.socket, NAME, options)?)
     }
 
-    /// Times lines and pages through the agent's port: requests go by shared-memory rings to the agent, and by the
-    /// agent's link from there. Pages through the port of `target` are timed in alternation with them.
+    /// Times lines and pages through the agent's port: requests pass through shared-memory rings to the agent, which
+    /// sends them over its link. Page reads through the port of `target` are timed alternately.
     pub fn measure(&self, target: &mut MeasuredRegion, trials: u32) -> Result<AgentResults, Failure> {
         let mut port = AgentPort { client: Client::connect(&self.socket)?, hpa: self.hpa, bytes: SIZE };
         let plan = LatencyPlan { trials, operations: OPERATIONS / u64::from(trials.max(1)) };

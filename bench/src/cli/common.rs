@@ -98,7 +98,7 @@ impl LinkArgs {
         }
     }
 
-    /// Recording and fault injection around the link.
+    /// Layers around the link that record frames and inject faults.
     pub fn extras(&self) -> Middlewares {
         Middlewares { faults: self.faults, pcap: None }
     }
@@ -308,8 +308,8 @@ pub fn bar(steps: u64, unit: ProgressUnit) -> ProgressBar {
     bar
 }
 
-/// Runs `measure` and shows a spinner with `what` is measured and for how long; hidden if standard error is
-/// no terminal.
+/// Runs `measure` while a spinner shows `what` and the elapsed time. The spinner is hidden if standard error is no
+/// terminal.
 pub fn shown<T>(what: impl Into<String>, measure: impl FnOnce() -> T) -> T {
     let spinner = ProgressBar::new_spinner().with_message(what.into());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -332,7 +332,8 @@ pub fn frames(port: &mut Port) -> String {
     port.engine().sessions().first().map(|session| session.integrity.clone()).unwrap_or_default()
 }
 
-/// Empty report about `link`; `frames` is the protection of its frames, see [`Link::frames`].
+/// Makes an empty report on measurements over `link`; `frames` is the protection of the link's frames, see
+/// [`Link::frames`].
 pub fn report(
     link: &LinkInfo,
     frames: &str,

@@ -125,7 +125,7 @@ impl Args {
         Ok(Plan { bytes, operations: self.operations, each, depth: self.depth.into() })
     }
 
-    /// Peers that `--only` and `--without` leave.
+    /// Peers (systems to compare with) that remain after `--only` and `--without` are applied.
     fn chosen(&self) -> Result<Vec<&'static dyn Peer>, Failure> {
         let all = peers();
         for word in self.only.iter().chain(&self.without) {
@@ -187,7 +187,7 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
         interrupt,
     };
     let names: Vec<&str> = present.iter().map(|peer| peer.name()).collect();
-    // The figures of the others are shown relative to this system, if it is measured.
+    // If this system is measured, the figures of the other systems are shown relative to its figures.
     let baseline = names.iter().find(|name| name.starts_with("cxloe")).copied();
     let about = expected(present.len(), &plan, trials).as_secs().max(1);
     to_stderr!("{} peers, {trials} trials each, about {about} s: {}", present.len(), names.join(", "));

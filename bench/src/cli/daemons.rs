@@ -15,7 +15,7 @@ pub(super) const MANAGER: &str = "http://10.77.0.1:7440";
 /// Limit on the time from a daemon's start until it serves.
 pub(super) const READY: Duration = Duration::from_secs(20);
 
-/// Machine, or its network namespaces, in which daemons are started.
+/// Place in which daemons are started: this machine itself, or network namespaces on it.
 pub(super) trait DaemonHost {
     /// Starts a program, in the namespace of this name if the host has namespaces.
     fn spawn(&self, namespace: &str, command: Command) -> Result<Process, LabError>;

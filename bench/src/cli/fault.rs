@@ -120,7 +120,7 @@ fn finish(args: &Args, session: Session, mut report: Report, results: &FaultResu
     args.output.write(&report, &samples)
 }
 
-/// Adds the ratios of faults to their lower limits and of bulk transfers to theirs, if both were measured.
+/// Adds the ratios of faults and of bulk transfers to their lower limits, where both were measured.
 fn add_ratios(report: &mut Report) -> Result<(), Failure> {
     if report.result("fetch4k").is_some() {
         for (fault, floor) in [("fault4k", "uffd_floor4k"), ("fault4k_inline", "uffd_inline_floor4k")] {

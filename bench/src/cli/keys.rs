@@ -176,7 +176,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     for _ in 0..args.revocations {
         interrupt.check()?;
         let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
-        // The measurement runs in a thread of its own, because it enters the lab's namespace.
+        // The measurement runs in a separate thread, because this thread enters the lab's namespace.
         let joined = shown("a revocation", || {
             std::thread::scope(|scope| {
                 scope.spawn(|| revocation(args, state.path(), interrupt).map_err(|e| e.to_string())).join()
@@ -218,7 +218,7 @@ fn touches(args: &Args, interrupt: &Interrupt) -> Result<Vec<Touched>, Failure> 
         for every in [Some(args.replacement_ms), None] {
             interrupt.check()?;
             let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
-            // The measurement runs in a thread of its own, which moves to the lab's namespace.
+            // The measurement runs in a separate thread, because this thread enters the lab's namespace.
             let joined = shown(format!("touches of pages, --wait {wait}"), || {
                 std::thread::scope(|scope| {
                     let body =

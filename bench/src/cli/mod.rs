@@ -160,7 +160,7 @@ pub fn run() -> ExitCode {
         Command::Programs(args) => args.makes_lab(),
         _ => false,
     };
-    // Determined before this process enters namespaces, which it cannot leave.
+    // The reason is determined before this process enters namespaces, which it cannot leave again.
     let no_lab = match &command {
         Command::Quickstart(args) if args.may_use_udp() => cxloe_lab::may_make_labs().err(),
         _ => None,

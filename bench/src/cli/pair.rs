@@ -172,7 +172,7 @@ fn in_lab_at(
     if options.agent {
         let others = memory_node("mn1", "mn2")?;
         let (process, started) = start_agent(&lab, state, options.region, (cpu, wait), interrupt, &others)?;
-        // Dropping this resumes the processes: a stopped process cannot end in order.
+        // Dropping this value resumes the processes, because a stopped process cannot shut down in order.
         agent = Some(StoppedProcesses { agent: started, _process: process, _memory_node: others });
     }
     let checked = agent.as_ref().map(|awake| awake.agent.check().map(|()| awake.agent.clone()));
@@ -200,7 +200,7 @@ fn in_lab_at(
     body(Setup { session, agent: checked, interfaces, wait, lab: Some(lab) })
 }
 
-/// Processes that are stopped while others are measured; resumed on drop, before they are ended.
+/// Processes that are stopped while other processes are measured. They are resumed on drop, so that they can end.
 struct StoppedProcesses {
     agent: Agent,
     _process: Process,

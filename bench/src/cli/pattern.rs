@@ -208,7 +208,7 @@ impl Args {
         self.link.0.is_none()
     }
 
-    /// Two flags: whether memory mapped through an agent is measured, and whether the options name it
+    /// Returns two flags: whether memory mapped through an agent is measured, and whether the options request it
     /// explicitly.
     fn measures_mapped(&self) -> (bool, bool) {
         let named = self.over.contains(&AccessPath::Mapped);

@@ -33,9 +33,9 @@ use cxloe_measure::report::{Link, Report};
 
 const CN: &str = "02:00:00:00:00:01";
 const SWAP_REGION: &str = "swap";
-/// Bytes of a pool beyond those of all regions.
+/// Bytes of a pool in addition to those of all regions.
 const SPARE: u64 = 96 << 20;
-/// Bytes of an extent; the size of a pool is a multiple.
+/// Size of an extent in bytes; the size of a pool must be a multiple of it.
 const EXTENT: u64 = 2 << 20;
 
 const EXAMPLES: &str = "\
@@ -152,7 +152,8 @@ impl Args {
         !self.list
     }
 
-    /// Options of the default measurement, for another command that contains this measurement.
+    /// Options for another command that includes this measurement: the given choice of programs, and defaults for the
+    /// rest.
     pub fn within(choice: ChosenPrograms) -> Args {
         Args {
             choice,
@@ -297,7 +298,7 @@ fn say_absent(one: &Absent) {
     to_stderr!("left out: {}: {}", one.name, one.reason);
 }
 
-/// Returns the error of Ctrl-C itself, since its type determines the exit code.
+/// Unwraps the error of Ctrl-C, because the type of the error determines the exit code.
 fn plain(error: ProgramsError) -> Failure {
     match error {
         ProgramsError::Interrupted(interrupted) => interrupted.into(),

@@ -188,7 +188,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         interrupt: Some(interrupt.clone()),
     };
     let mut interfaces = vec![bench, place.memory_node.0.clone()];
-    // On the loopback interface, both ends have the same interface.
+    // On the loopback interface, both ends use the same interface, which is listed only once.
     interfaces.dedup();
     let (mut report, samples) = measure(args, &mut target, (&info, &frames), interfaces, wait)?;
     verify(&mut target)?;
@@ -219,7 +219,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
                 pages(&faults)
             );
         }
-        // For an ordinary user, an agent may not serve faults that occur inside the kernel.
+        // For an ordinary user, the agent may lack the right to serve page faults that occur inside the kernel.
         Err(MeasureError::Map(reason)) if *site != Site::Lab(LabPrivilege::Root) => {
             to_stdout!("page faults through the agent are left out: {reason}");
         }

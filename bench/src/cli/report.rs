@@ -110,7 +110,7 @@ struct ReportParts {
 }
 
 pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) -> Result<(), Failure> {
-    // Measured before this thread enters a namespace from which control groups are not visible.
+    // Programs are measured before this thread enters a namespace from which control groups are not visible.
     let (programs, failed) = match args.without_programs {
         true => (None, Vec::new()),
         false => {
@@ -228,7 +228,7 @@ fn by_turns(
     Ok(vec![lines.echo64, lines.read64, lines.write64, lines.mixed64, fetch, served, inline])
 }
 
-/// Process of a memory node that is stopped so as not to spin on a measured core; resumed on drop.
+/// Process of a memory node, stopped so that it does not spin on a core that is being measured; resumed on drop.
 struct StoppedProcess(Option<Pid>);
 
 impl StoppedProcess {

@@ -148,7 +148,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         let (shards, throughputs) =
             shown(format!("{count} queues"), || scale(shards, &plan, &|| Ok(interrupt.check()?)))?;
         let Shards { ports, lease, .. } = shards;
-        // The first session is closed last: the sessions of the other shards belong to it.
+        // The session of the first shard is closed last, because the sessions of the other shards belong to it.
         for port in ports.into_iter().rev() {
             port.close()?;
         }

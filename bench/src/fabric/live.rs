@@ -146,7 +146,7 @@ pub async fn measure(place: &FabricFiles, size: Size, creates: u32, clients: u32
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // The load of the registrations has to end before anything is timed.
+    // Measurements start after the load caused by the registrations has ended.
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     let (mut create, mut destroy) = (TimeCollector::new(), TimeCollector::new());

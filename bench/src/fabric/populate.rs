@@ -48,7 +48,7 @@ pub enum PopulateError {
     State(#[from] Contradiction),
     #[error("region {0} is {1} although its memory nodes have confirmed it")]
     NotActive(Name, RegionState),
-    /// The caller ends the work.
+    /// The caller has ended the work, for example because of Ctrl-C.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
@@ -127,7 +127,7 @@ pub fn populate(
         filling.apply(Command::RegisterComputeNode(compute_node(index)))?;
     }
     filling.commit()?;
-    // The time of the registrations' commit is discarded.
+    // The results must not include the time of the commit that stored the registrations.
     filling.commits = TimeCollector::new();
 
     let (mut allocations, started) = (TimeCollector::new(), Instant::now());

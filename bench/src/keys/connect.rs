@@ -1,8 +1,8 @@
 //! Time to connect, and throughput of an open session, during a flood.
 //!
-//! The CPU time that the flooder takes from two cores is no cost of the handshake, and the placement of threads on
-//! cores changes more than the effect measured. So one session reads through a whole turn, in slices: one slice during
-//! a flood to an unused address, the next during the same flood to the memory node. Each slice is compared with its
+//! The CPU time of the flooder itself is no cost of the handshake, and the placement of threads on cores changes the
+//! read rate by more than the measured effect. So one session reads during a whole turn, in slices: one slice during a
+//! flood to an unused address, the next during the same flood to the memory node. Each slice is compared with its
 //! neighbour.
 
 use std::time::{Duration, Instant};

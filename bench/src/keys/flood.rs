@@ -150,7 +150,7 @@ pub enum Aim {
     Paused,
     /// An unused address; the frames differ from those to the memory node only in the address's six bytes.
     Nobody,
-    /// The memory node with the key.
+    /// The memory node that is measured.
     MemoryNode,
 }
 

@@ -38,10 +38,10 @@ pub struct Touched {
     pub longest_us: Vec<f64>,
 }
 
-/// Touches random pages of `mapping` for this duration. `sessions` returns the number of sessions there have been.
+/// Touches random pages of `mapping` for this duration. `sessions` returns the number of sessions opened so far.
 ///
 /// # Errors
-/// Those of `sessions`, or Ctrl-C.
+/// Returns an error of `sessions`, or an error on Ctrl-C.
 pub fn touched<E: From<Interrupted>>(
     mapping: &Mapping,
     wait: String,

@@ -118,7 +118,7 @@ impl Site {
         self.port_on(link, rekey_every)
     }
 
-    /// Port of the compute node whose link is opened again whenever its interface has been away.
+    /// Port of the compute node. Its link is opened again whenever the node's interface returns after an absence.
     ///
     /// # Errors
     /// Fails if the link cannot be opened.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{MoveError, MoveOptions};
 use crate::eventually::eventually;
 
-/// Maximum wait for a daemon, or for the monitor of a machine.
+/// Maximum wait for a daemon, or for the monitor process (`cn-agent vm`) of a machine.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Maximum wait for an answer from the manager.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -113,7 +113,7 @@ impl Hosts {
         self.folder.join(format!("{what}{number}"))
     }
 
-    /// Starts the machine on compute node `side`, or a monitor that waits for it.
+    /// Starts the machine on compute node `side` or, if `incoming`, a process that waits for the machine to arrive.
     pub fn machine(
         &mut self,
         side: usize,
@@ -156,7 +156,7 @@ impl Hosts {
         Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
     }
 
-    /// Waits for the end of a monitor whose machine has moved.
+    /// Waits for the end of the source's monitor process, after its machine has moved away.
     pub fn ended(&self, mut monitor: Emulator) -> Result<(), MoveError> {
         let status = monitor.process.wait(LIMIT)?;
         if status.success() {

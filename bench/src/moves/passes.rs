@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Instant;
 
-/// A serial line that a monitor writes to a file.
+/// The guest's serial line, which QEMU writes to a file.
 #[derive(Debug)]
 pub struct SerialLine {
     file: File,

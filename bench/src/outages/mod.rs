@@ -33,7 +33,7 @@ pub enum Outage {
     Down,
     /// The interface has another MAC address for a time.
     OtherMac,
-    /// The interface has another MTU.
+    /// The interface has another MTU for a time.
     OtherMtu,
     /// The interface has another name for a time.
     Renamed,
@@ -56,8 +56,8 @@ impl Outage {
         Outage::Moved,
     ];
 
-    /// Causes the outage and ends it; interfaces are away for `away`. Returns the time in which no answer was possible,
-    /// as far as an observer outside the memory node can determine it.
+    /// Causes the outage and ends it; an interface is away for the time `away`. Returns the time in which no answer was
+    /// possible, as far as it can be observed from outside the memory node.
     fn happen(self, site: &mut Site, away: Duration) -> Result<Duration, KeysError> {
         let began = Instant::now();
         match self {

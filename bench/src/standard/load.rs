@@ -12,7 +12,7 @@ use cxloe_measure::{MeasureError, MeasuredRegion};
 
 /// Offered rate as a share of the highest rate.
 const SHARE: f64 = 0.7;
-/// Maximum number of bytes whose lines are read: each line is written first, so that its content can be
+/// Maximum size in bytes of the memory that is read. Each of its lines is written first, so that the content can be
 /// checked.
 const BYTES: u64 = 16 << 20;
 

@@ -305,8 +305,8 @@ impl Driver {
             format!("chromedriver cannot be started: {error}; `deploy/install/need.sh chromium` installs it")
         })?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Longer than the browser's limit on pages and scripts, so that the browser reports first which one
-        // is late.
+        // This limit exceeds the browser's own limit on pages and scripts, so that the browser's error comes first and
+        // names what is late.
         let http = cxloe_fabric::client::http().timeout(LIMIT * 2).build()?;
         let url = format!("http://127.0.0.1:{port}");
         let mut driver = Driver { process, url, namespace, runtime, http, folder };

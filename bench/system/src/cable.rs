@@ -28,8 +28,8 @@ pub fn with_addresses(cable: Builder) -> Builder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkKind {
     pub backend: Backend,
-    /// Headers that a raw link itself puts around frames; `None` also for a UDP link, where the kernel writes
-    /// them.
+    /// Headers that a raw link itself puts around frames. A UDP link also has `Encap::None`, because the kernel writes
+    /// its headers.
     pub encap: Encap,
 }
 

@@ -71,7 +71,7 @@ pub fn as_nobody(folder: &Path, own: &Path, others: &[&str]) -> Outcome<Command>
         copy(&program(name)?)?;
     }
     let mut command = Command::new(copy(own)?);
-    // Without Cargo in the environment, the copy searches programs in its own folder.
+    // Without Cargo's variables in the environment, the copy searches its own folder for programs.
     command.uid(NOBODY).gid(NOBODY).current_dir("/").env_remove("CARGO").env_remove("HOME");
     Ok(command)
 }

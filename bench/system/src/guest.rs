@@ -24,7 +24,7 @@ pub fn guest(options: &[&str], command: &str) -> Outcome<Output> {
 /// `$programs`. The shell ends at the first error and prints the daemons' logs.
 ///
 /// # Errors
-/// Returns errors as [`guest`], or when programs are missing.
+/// Returns the errors of [`guest`], and an error when programs are missing.
 pub fn guest_with_fabric(options: &[&str], command: &str) -> Outcome<Output> {
     let library = source("bench/system/tests/machines/guest/fabric.sh");
     let preamble = format!(

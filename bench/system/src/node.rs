@@ -96,7 +96,7 @@ impl MemoryNode {
         if !more.contains(&"--socket") {
             command.arg("--socket").arg(folder.join("mn-server.sock"));
         }
-        // Not added if the test names peers itself: of an option given twice, the last one takes effect.
+        // The option is not added if the test sets it itself: of an option given twice, the last one takes effect.
         let named = more.contains(&"--udp-peer");
         if let (true, Some((cn, _)), false) = (over.is_inside_udp(), map.first(), named) {
             command.args(["--udp-peer", &format!("{cn}={CN_AT}")]);

@@ -25,7 +25,7 @@ const FRAME_MAX: usize = 16 << 10;
 
 #[derive(Debug)]
 pub struct ReceivedFrame {
-    /// Bytes from the destination MAC address on, without the 802.1Q tag.
+    /// The frame's bytes from its destination MAC address to its end, without the 802.1Q tag.
     pub bytes: Vec<u8>,
     /// Tag control information (PCP, DEI, VID) of the frame's 802.1Q tag, if it had one.
     pub tag: Option<u16>,

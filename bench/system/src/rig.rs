@@ -127,7 +127,7 @@ impl Rig {
     /// Ends a daemon by SIGTERM; its exit status has to be 0.
     ///
     /// # Errors
-    /// Returns errors as [`Rig::end`], or when the daemon's exit status is not 0.
+    /// Returns the errors of [`Rig::end`], and an error when the daemon's exit status is not 0.
     pub fn stop(&self, name: &str) -> Outcome {
         let status = self.end(name, Signal::SIGTERM)?;
         ensure(status.success(), format!("{name} ended with {status}"))

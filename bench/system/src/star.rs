@@ -35,7 +35,7 @@ pub fn name(text: &str) -> Name {
 /// CN id of compute node number `index`.
 ///
 /// # Panics
-/// Never panics: addresses of a star are CN ids.
+/// Never panics: every address in a star is a valid CN id.
 pub fn cn(index: usize) -> CnId {
     compute_node_mac(index).parse().expect("addresses of a star are CN ids")
 }
@@ -205,7 +205,8 @@ impl Star {
         let mut port = self.connect(owner)?;
         // Last error of a read, for the message of a failure.
         let mut last = None;
-        // A read of each leg shows that the leg is mapped and its session open.
+        // A successful read from each leg (a part of the region on one memory node) shows that the leg is mapped and
+        // its session is open.
         for leg in &region.memory_nodes {
             let hpa = region.hpa + leg.offset;
             eventually(&format!("{name} can be read"), || port.read(hpa).map_err(|e| last = Some(e)).ok())

@@ -46,14 +46,14 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller fulfils the contract of `alloc`, which is this one.
+        // SAFETY: the caller fulfils the contract of `alloc`, and `System.alloc` has the same contract.
         unsafe { System.alloc(layout) }
     }
 
     // SAFETY: the contract is that of `System`, which receives the call.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as for `alloc`.
+        // SAFETY: the caller fulfils the contract of `alloc_zeroed`, and `System.alloc_zeroed` has the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 

@@ -34,7 +34,7 @@ unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, String
     if pointer.is_null() {
         return Err(format!("{what} is NULL"));
     }
-    // SAFETY: the pointer is not null, and the caller ensures the rest.
+    // SAFETY: the pointer is not null; the caller ensures that it points to a zero-terminated text.
     unsafe { CStr::from_ptr(pointer) }.to_str().map_err(|_| format!("{what} is not UTF-8"))
 }
 
@@ -43,7 +43,7 @@ unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, String
 /// # Safety
 /// `pointer` is null, or points to a valid value that is not modified during `'a`.
 unsafe fn given<'a, T>(pointer: *const T) -> Option<&'a T> {
-    // SAFETY: the caller ensures what `as_ref` asks for.
+    // SAFETY: the caller ensures what `as_ref` requires.
     unsafe { pointer.as_ref() }
 }
 
@@ -52,7 +52,7 @@ unsafe fn given<'a, T>(pointer: *const T) -> Option<&'a T> {
 /// # Safety
 /// `error` is null, or points to a valid message that nothing else uses during the call.
 unsafe fn write_error(error: *mut ErrorText, what: &str) {
-    // SAFETY: the caller ensures what `as_mut` asks for.
+    // SAFETY: the caller ensures what `as_mut` requires.
     if let Some(error) = unsafe { error.as_mut() } {
         error.set(what);
     }
@@ -66,7 +66,7 @@ unsafe fn hand_over(region: Result<Region, String>, error: *mut ErrorText) -> *m
     match region {
         Ok(region) => Box::into_raw(Box::new(region)),
         Err(why) => {
-            // SAFETY: the caller ensures what `write_error` asks for.
+            // SAFETY: the caller ensures what `write_error` requires.
             unsafe { write_error(error, &why) };
             std::ptr::null_mut()
         }
@@ -81,7 +81,7 @@ unsafe fn done(outcome: Result<(), String>, error: *mut ErrorText) -> c_int {
     match outcome {
         Ok(()) => 0,
         Err(why) => {
-            // SAFETY: the caller ensures what `write_error` asks for.
+            // SAFETY: the caller ensures what `write_error` requires.
             unsafe { write_error(error, &why) };
             -1
         }
@@ -100,7 +100,7 @@ unsafe fn with(
 ) -> c_int {
     // SAFETY: a region that is not unmapped is a valid value, which only `cxloe_unmap` changes.
     let region = unsafe { given(region) }.ok_or_else(|| "the region is NULL".to_owned());
-    // SAFETY: the caller ensures what `write_error` asks for.
+    // SAFETY: the caller ensures what `write_error` requires.
     unsafe { done(region.and_then(f), error) }
 }
 
@@ -111,7 +111,7 @@ unsafe fn with(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_options_init(options: *mut Options) {
     if !options.is_null() {
-        // SAFETY: the pointer is not null, and the caller ensures the rest.
+        // SAFETY: the pointer is not null; the caller ensures that it points to room for the structure.
         unsafe { options.write(Options::default()) };
     }
 }
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn cxloe_options_init(options: *mut Options) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_link_init(link: *mut Link) {
     if !link.is_null() {
-        // SAFETY: the pointer is not null, and the caller ensures the rest.
+        // SAFETY: the pointer is not null; the caller ensures that it points to room for the structure.
         unsafe { link.write(Link::default()) };
     }
 }
@@ -140,20 +140,20 @@ pub unsafe extern "C" fn cxloe_map(
     error: *mut ErrorText,
 ) -> *mut Region {
     let usual = Options::default();
-    // SAFETY: the caller ensures what `given` asks for.
+    // SAFETY: the caller ensures what `given` requires.
     let options = unsafe { given(options) }.unwrap_or(&usual);
     let map = || {
-        // SAFETY: the caller ensures what `text` asks for.
+        // SAFETY: the caller ensures what `text` requires.
         let name = unsafe { text(name, "the region's name") }?;
         let socket = if options.agent.is_null() {
             std::env::var_os("CXLOE_AGENT").map_or_else(default_socket, PathBuf::from)
         } else {
-            // SAFETY: the caller ensures what `text` asks for.
+            // SAFETY: the caller ensures what `text` requires.
             PathBuf::from(unsafe { text(options.agent, "the agent's socket") }?)
         };
         Region::by_agent(&socket, name, options)
     };
-    // SAFETY: the caller ensures what `write_error` asks for.
+    // SAFETY: the caller ensures what `write_error` requires.
     unsafe { hand_over(map(), error) }
 }
 
@@ -171,24 +171,24 @@ pub unsafe extern "C" fn cxloe_map_inline(
     error: *mut ErrorText,
 ) -> *mut Region {
     let usual = Options::default();
-    // SAFETY: the caller ensures what `given` asks for.
+    // SAFETY: the caller ensures what `given` requires.
     let options = unsafe { given(options) }.unwrap_or(&usual);
     let map = || {
-        // SAFETY: the caller ensures what `text` and `given` ask for.
+        // SAFETY: the caller ensures what `text` and `given` require.
         let (name, link) =
             unsafe { (text(name, "the region's name")?, given(link).ok_or("the link is NULL")?) };
-        // SAFETY: the caller ensures what `text` asks for.
+        // SAFETY: the caller ensures what `text` requires.
         let interface = unsafe { text(link.interface_name, "the interface's name") }?;
-        // SAFETY: the caller ensures what `text` asks for.
+        // SAFETY: the caller ensures what `text` requires.
         let manager = unsafe { text(link.manager, "the manager's URL") }?;
         let backend = match link.backend.is_null() {
             true => "auto",
-            // SAFETY: the caller ensures what `text` asks for.
+            // SAFETY: the caller ensures what `text` requires.
             false => unsafe { text(link.backend, "the backend") }?,
         };
         Region::inline(interface, manager, backend, name, options)
     };
-    // SAFETY: the caller ensures what `write_error` asks for.
+    // SAFETY: the caller ensures what `write_error` requires.
     unsafe { hand_over(map(), error) }
 }
 
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn cxloe_size(region: *const Region) -> usize {
 /// to a message that nothing else uses during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_flush(region: *mut Region, error: *mut ErrorText) -> c_int {
-    // SAFETY: the caller ensures what `with` asks for.
+    // SAFETY: the caller ensures what `with` requires.
     unsafe { with(region, error, Region::flush) }
 }
 
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn cxloe_flush(region: *mut Region, error: *mut ErrorText)
 /// The conditions of [`cxloe_flush`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cxloe_set_local(region: *mut Region, local: u64, error: *mut ErrorText) -> c_int {
-    // SAFETY: the caller ensures what `with` asks for.
+    // SAFETY: the caller ensures what `with` requires.
     unsafe { with(region, error, |region| region.set_local(local)) }
 }
 
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn cxloe_discard(
     bytes: usize,
     error: *mut ErrorText,
 ) -> c_int {
-    // SAFETY: the caller ensures what `with` asks for.
+    // SAFETY: the caller ensures what `with` requires.
     unsafe { with(region, error, |region| region.discard(offset, bytes)) }
 }
 
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn cxloe_hint(
     hint: c_int,
     error: *mut ErrorText,
 ) -> c_int {
-    // SAFETY: the caller ensures what `with` asks for.
+    // SAFETY: the caller ensures what `with` requires.
     unsafe { with(region, error, |region| region.hint(offset, bytes, hint)) }
 }
 
@@ -280,11 +280,11 @@ pub unsafe extern "C" fn cxloe_count(
             return Err("the counters are NULL".to_owned());
         }
         let counted = region.counters()?;
-        // SAFETY: the pointer is not null, and the caller ensures the rest.
+        // SAFETY: the pointer is not null; the caller ensures that it points to room for the structure.
         unsafe { counters.write(counted) };
         Ok(())
     };
-    // SAFETY: the caller ensures what `with` asks for.
+    // SAFETY: the caller ensures what `with` requires.
     unsafe { with(region, error, count) }
 }
 
@@ -300,6 +300,6 @@ pub unsafe extern "C" fn cxloe_unmap(region: *mut Region, error: *mut ErrorText)
     }
     // SAFETY: the region was made by `hand_over` from a box, and the caller ensures that it is not used afterwards.
     let region = unsafe { Box::from_raw(region) };
-    // SAFETY: the caller ensures what `write_error` asks for.
+    // SAFETY: the caller ensures what `write_error` requires.
     unsafe { done(region.unmap(), error) }
 }

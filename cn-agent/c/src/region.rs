@@ -147,7 +147,7 @@ impl Region {
         match self {
             Region::ByAgent(mapping) => {
                 let flushed = mapping.flush().map_err(words);
-                // Unmapped also after a failed flush, whose error is returned.
+                // The region is unmapped even after a failed flush; the flush's error is returned.
                 drop(mapping);
                 flushed
             }

@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // SAFETY: No other thread or process writes to the region meanwhile.
     let bytes = unsafe { memory.as_mut_slice() };
     bytes[..5].copy_from_slice(b"hello");
-    // Returns when the memory nodes have the bytes.
+    // `flush` returns when the memory nodes have the bytes.
     memory.flush()?;
     Ok(())
 }

@@ -46,7 +46,7 @@ pub use port::Port;
 const MANAGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum wait for an answer that the agent gives without the manager.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for an answer beyond the time for which the agent was to wait.
+/// Time for which this process waits for an answer beyond the time for which the agent itself may wait.
 const ANSWER_SPARE: Duration = Duration::from_secs(5);
 /// Longest wait for an operation; the agent gives up on a memory node long before that.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
@@ -251,7 +251,7 @@ pub fn counters(path: &Path) -> Result<Counters, ClientError> {
     }
 }
 
-/// State of paging in one space of the agent at `path`, or in all spaces.
+/// State of paging in one space (a mapped region) of the agent at `path`, or in all spaces.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -262,7 +262,7 @@ pub fn paging(path: &Path, space: Option<u64>) -> Result<Vec<PagingView>, Client
     }
 }
 
-/// Changes the limit of resident bytes of a space to `limit`.
+/// Changes the limit of resident bytes of a space (a mapped region) to `limit`.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -273,8 +273,8 @@ pub fn set_limit(path: &Path, space: u64, limit: u64) -> Result<(), ClientError>
     }
 }
 
-/// Writes all dirty pages of a space back, and waits until memory nodes have them. If `zeros` is true, also
-/// writes zeros for discarded pages.
+/// Writes all dirty pages of a space (a mapped region) back, and waits until memory nodes have them. If `zeros` is
+/// true, also writes zeros for discarded pages.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -282,12 +282,12 @@ pub fn clean_all(path: &Path, space: u64, zeros: bool) -> Result<(), ClientError
     done(path, ask_within(path, AgentCall::CleanAll { space, zeros }, None)?)
 }
 
-/// Suspends a space, so that its region can move to another compute node: faults wait, and no page is
+/// Suspends a space (a mapped region), so that its region can move to another compute node: faults wait, and no page is
 /// resident when this returns. Returns the pages that will be used soon, and runs of pages that are zeros.
 ///
 /// # Errors
-/// Any [`ClientError`] but [`ClientError::Engine`]. After a [silence](ClientError::Silent) of `limit`, the
-/// caller has to have the space [served again](serve_again).
+/// Any [`ClientError`] but [`ClientError::Engine`]. If the agent has not answered within `limit`
+/// ([`ClientError::Silent`]), the caller has to resume the space by [`serve_again`].
 pub fn suspend(path: &Path, space: u64, limit: Duration) -> Result<PageLists, ClientError> {
     match ask_within(path, AgentCall::Suspend { space }, Some(limit))? {
         AgentAnswer::Suspended { hot, zeros } => Ok((hot, zeros)),
@@ -298,8 +298,9 @@ pub fn suspend(path: &Path, space: u64, limit: Duration) -> Result<PageLists, Cl
 /// Pages that will be used soon, and runs of pages that are zeros: the first page, and the number of pages.
 pub type PageLists = (Vec<u32>, Vec<(u32, u32)>);
 
-/// Passes page notes of the region's former compute node to the agent, for a space whose region is not
-/// attached here yet. A request holds at most 2,000 numbers.
+/// Passes notes about pages, made by the region's former compute node, to the agent: `hot` pages will be used soon,
+/// `zeros` are runs of zero pages. The region of the space is not attached here yet. A request holds at most 2,000
+/// numbers.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -307,7 +308,7 @@ pub fn note(path: &Path, space: u64, hot: Vec<u32>, zeros: Vec<(u32, u32)>) -> R
     done(path, ask(path, AgentCall::Note { space, hot, zeros })?)
 }
 
-/// Has a suspended space served again once its region is attached. The agent waits up to `limit` for the
+/// Resumes a suspended space (a mapped region) when its region is attached. The agent waits up to `limit` for the
 /// attachment.
 ///
 /// # Errors
@@ -388,8 +389,8 @@ impl Client {
         self.port_at(hpa)?.write(hpa, line)
     }
 
-    /// Reads the lines at `hpas` into `out`, as many at a time as the rings hold. The first error is returned once all
-    /// operations that were begun have ended.
+    /// Reads the lines at `hpas` into `out`, as many at a time as the rings hold. After an error, no further operation
+    /// is begun, and the first error is returned when those in flight have ended.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -415,7 +416,7 @@ impl Client {
     }
 
     /// Writes each line to its HPA, as many at a time as the rings hold. Lines with the same HPA are written in order.
-    /// The first error is returned once all operations that were begun have ended.
+    /// After an error, no further operation is begun, and the first error is returned when those in flight have ended.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -60,27 +60,27 @@ pub enum AgentCall {
         /// ([`worker_of`](cxloe_cn_core::attachments::worker_of)).
         worker: usize,
     },
-    /// Map a region. From then on the connection owns the region's space.
+    /// Map a region. Afterwards this connection owns the region's space (the region as mapped memory).
     Map(MapRequest),
-    /// Join a space as a member. From then on the connection belongs to the member; the answer is a
-    /// [`JoinReply`](cxloe_member::wire::JoinReply).
+    /// Join a space as a member (a process whose memory the agent pages). Afterwards the connection belongs to the
+    /// member; the answer is a [`JoinReply`](cxloe_member::wire::JoinReply).
     Join(JoinRequest),
-    /// Change the limit of resident bytes of a space.
+    /// Change the limit of resident bytes of a space (a mapped region).
     SetLimit {
-        /// Number of the space, from [`AgentAnswer::Mapped`].
+        /// Number of the space (a mapped region), from [`AgentAnswer::Mapped`].
         space: u64,
         /// New limit in bytes.
         limit: u64,
     },
-    /// Return the state of a space, or of all spaces.
+    /// Return the state of a space (a mapped region), or of all spaces.
     Paging {
-        /// Number of the space; `None` for all.
+        /// Number of the space (a mapped region); `None` for all spaces.
         space: Option<u64>,
     },
-    /// Discard the space that this connection owns, with its content: nothing is written back.
+    /// Discard the space (the mapped region) that this connection owns, with its content: nothing is written back.
     #[serde(rename = "let_go")]
     Discard {
-        /// Number of the space, from [`AgentAnswer::Mapped`].
+        /// Number of the space (a mapped region), from [`AgentAnswer::Mapped`].
         space: u64,
     },
     /// Create a region for the requesting process, leased to its user: if the process ends without destroying the
@@ -103,30 +103,31 @@ pub enum AgentCall {
     },
     /// Write all dirty pages back. The answer is sent once memory nodes have the pages.
     CleanAll {
-        /// Number of the space, from [`AgentAnswer::Mapped`].
+        /// Number of the space (a mapped region), from [`AgentAnswer::Mapped`].
         space: u64,
         /// Whether zeros are also written to memory nodes for discarded pages.
         #[serde(default = "yes")]
         zeros: bool,
     },
-    /// Suspend a space so that its region can go to another compute node: faults wait, all pages are written back and
-    /// removed. The answer, [`AgentAnswer::Suspended`], is sent when no page is resident.
+    /// Suspend a space (a mapped region) so that its region can go to another compute node: faults wait, all pages are
+    /// written back and removed. The answer, [`AgentAnswer::Suspended`], is sent when no page is resident.
     Suspend {
-        /// Number of the space, from [`AgentAnswer::Mapped`].
+        /// Number of the space (a mapped region), from [`AgentAnswer::Mapped`].
         space: u64,
     },
-    /// Accept page notes of the former compute node for a space whose region is not attached here yet.
+    /// Accept notes about pages, made by the region's former compute node, for a space whose region is not attached
+    /// here yet.
     Note {
-        /// Number of the space, from [`AgentAnswer::Mapped`].
+        /// Number of the space (a mapped region), from [`AgentAnswer::Mapped`].
         space: u64,
         /// Pages that will be used soon, the likeliest first.
         hot: Vec<u32>,
         /// Runs of pages that are zeros: the first page, and the number of pages.
         zeros: Vec<(u32, u32)>,
     },
-    /// Serve a suspended space again, as soon as its region is attached.
+    /// Serve a suspended space (a mapped region) again, as soon as its region is attached.
     ServeAgain {
-        /// Number of the space, from [`AgentAnswer::Mapped`].
+        /// Number of the space (a mapped region), from [`AgentAnswer::Mapped`].
         space: u64,
         /// Longest wait for the region, in milliseconds.
         wait_ms: u64,
@@ -143,11 +144,12 @@ fn yes() -> bool {
     true
 }
 
-/// Request of a process to become a member. The userfaultfd is sent with the request, unless the process is a
-/// forked child; if `resume` is set, the shared state and any shared memory are sent too.
+/// Request of a process to become a member (a process whose memory the agent pages). The userfaultfd is sent with the
+/// request, unless the process is a forked child; if `resume` is set, the shared state and any shared memory are sent
+/// too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
-    /// Number of the space. It is random: a process that has it may join.
+    /// Number of the space (a mapped region). It is random: a process that has the number may join.
     pub space: u64,
     /// Address of the mapping in the process.
     pub address: u64,
@@ -155,21 +157,23 @@ pub struct JoinRequest {
     pub bytes: u64,
     /// Offset of the mapping in the region, in bytes.
     pub offset: u64,
-    /// Process id of the member.
+    /// Process id of the process that joins.
     pub pid: u32,
-    /// Number of the member's view, if the process is a forked child or resumes its membership.
+    /// Number of the member's view (its table of pages), if the process is a forked child or resumes its membership.
     pub view: Option<u16>,
     /// Whether the process was a member under a predecessor of this agent.
     pub resume: bool,
-    /// Files by which the process shows its memory; their descriptors are sent last.
+    /// Files through which the agent reads the process's memory; their descriptors are sent last.
     pub files: ShownFiles,
 }
 
-/// Files of `/proc` by which a process shows its memory. It opens them itself and sends them with its request.
+/// Files of `/proc` through which the agent reads a process's memory. The process opens them itself and sends them with
+/// its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShownFiles {
-    /// None: for shared memory; and for a forked child that may not open them, whose pages stay where they are.
+    /// No files: for shared memory, and for a forked child that may not open its files; such a child's pages are not
+    /// evicted.
     #[default]
     None,
     /// `pagemap`: for memory of a virtual machine.
@@ -200,7 +204,7 @@ pub enum AgentAnswer {
     },
     /// The region is mapped, and this connection owns the region's space.
     Mapped {
-        /// Number of the region's space, for later requests.
+        /// Number of the region's space (the region as mapped memory), for later requests.
         space: u64,
         /// Number of pages of the region, each of 4 KiB.
         pages: u32,
@@ -217,9 +221,9 @@ pub enum AgentAnswer {
         /// Unit of the region's size, in bytes.
         unit: u64,
     },
-    /// States of the requested spaces.
+    /// States of the requested spaces (mapped regions).
     Paging(Vec<PagingView>),
-    /// The space is suspended, and none of its pages is resident.
+    /// The space (a mapped region) is suspended, and none of its pages is resident.
     Suspended {
         /// Pages that will be used soon, the likeliest first.
         hot: Vec<u32>,
@@ -249,7 +253,7 @@ pub enum RefusalReason {
         /// Limit of open ports.
         limit: usize,
     },
-    /// All spaces are in use.
+    /// All spaces (slots for mapped regions) are in use.
     #[error("{limit} regions are mapped by programs, as many as the agent serves; unmap one")]
     Regions {
         /// Limit of mapped regions.
@@ -275,7 +279,7 @@ pub enum RefusalReason {
     /// No attached region has this name.
     #[error("no region `{0}` is attached; `cn-agent list` shows what is")]
     NoRegion(String),
-    /// No space has this number any more.
+    /// No mapped region (space) has this number any more.
     #[error("the region is not mapped any more")]
     NoSpace,
     /// The region is mapped with incompatible options.
@@ -289,7 +293,7 @@ pub enum RefusalReason {
          machine; take a region that can be written"
     )]
     Sealed(String),
-    /// The space cannot be suspended, or is not suspended as the request requires.
+    /// The space (a mapped region) cannot be suspended, or is not suspended as the request requires.
     #[error(
         "the region's memory is suspended already, is being taken over, or is memory of a kind that cannot be suspended: only \
          the memory of `cn-agent vm` and of mapped regions can"
@@ -432,12 +436,12 @@ pub struct Counters {
     pub engine: EngineCounters,
     /// Counters of the link: frames and bytes.
     pub link: LinkCounters,
-    /// Backend of the link: `xdp`, `packet` or `pnet`.
+    /// Backend of the link, for instance `xdp`, `packet` or `udp`.
     pub backend: String,
     /// Details of the backend, and the reason for its choice if there was a choice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub link_detail: String,
-    /// System call by which the worker sleeps, once it has slept: `io_uring`, or `ppoll` with the reason.
+    /// System call by which the worker sleeps: `io_uring`, or `ppoll` with the reason. Empty before the first sleep.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sleeps_by: String,
     /// Reason why the link is down; `None` while it is open.

@@ -73,7 +73,7 @@ pub enum Operation {
     Read,
     /// Write the line at an HPA into the agent's cache.
     Write,
-    /// Write back the dirty lines of all clients, after all operations submitted before.
+    /// Write back the dirty lines of all clients, after all operations submitted before this one.
     Flush,
     /// Read lines from an HPA on without the cache; dirty lines in the cache are taken into account.
     ReadBytes(Lines),
@@ -185,7 +185,8 @@ fn distance(to: u64, from: u64) -> Result<usize, RingBroken> {
     }
 }
 
-/// Phase of the entry `index`. Memory that was never written has the phase of the lap before the first.
+/// Phase of the entry `index`, which changes with each lap of the ring. Memory that was never written has the phase of
+/// a lap before the first.
 #[inline]
 fn phase(index: u64) -> u64 {
     if index & ENTRIES as u64 == 0 { PHASE } else { 0 }
@@ -242,7 +243,8 @@ fn take_line(memory: &impl RingMemory, entry: usize) -> Line {
 pub struct AgentEnd<M = SharedMemory> {
     memory: M,
     sq_head: u64,
-    /// The submission at the head, once it is copied out; its line, if it writes one, is in `front_line`.
+    /// Copy of the submission at the head; `None` before it is copied. If it writes a line, that line is in
+    /// `front_line`.
     front: Option<Submission>,
     front_line: Line,
     /// Index of the first submission that was not polled yet, at or behind the head.
@@ -317,7 +319,8 @@ impl<M: RingMemory> AgentEnd<M> {
         self.sq_seen = self.sq_seen.max(self.sq_head);
     }
 
-    /// Whether the completion ring has room for another completion besides those of `in_flight` operations.
+    /// Whether the completion ring has room for one more completion, in addition to the completions of `in_flight`
+    /// operations.
     ///
     /// # Errors
     /// [`RingBroken`]; then the client has to be disconnected.
@@ -332,7 +335,7 @@ impl<M: RingMemory> AgentEnd<M> {
         Ok(true)
     }
 
-    /// Publishes a completion. The caller has checked [`has_room`](Self::has_room) before it took the submission.
+    /// Publishes a completion. The caller must have checked [`has_room`](Self::has_room) before it took the submission.
     #[inline]
     pub fn complete(&mut self, completion: Completion, line: Option<&Line>) {
         let entry = place(COMPLETIONS, self.cq_tail);
@@ -367,9 +370,9 @@ impl<M: RingMemory> AgentEnd<M> {
         self.memory.store(AGENT, self.state, Relaxed);
     }
 
-    /// Whether there are submissions that neither [`front`](Self::front) nor this method has polled: one that was
-    /// polled and has to wait is no reason to stay awake. Requires a full fence before, so that the client reads that
-    /// the agent sleeps.
+    /// Whether there are submissions that neither [`front`](Self::front) nor an earlier call has polled. A submission
+    /// that was polled and has to wait does not keep the agent awake. A full fence must precede the call, so that a
+    /// client that submits later reads that the agent sleeps.
     #[inline]
     pub fn news(&mut self) -> bool {
         let before = self.sq_seen;
@@ -381,8 +384,7 @@ impl<M: RingMemory> AgentEnd<M> {
         self.sq_seen != before
     }
 
-    /// Whether the client sleeps and has to be woken. To be called once after publishing completions, behind a full
-    /// fence.
+    /// Whether the client sleeps and has to be woken. To be called once after publishing completions and a full fence.
     #[inline]
     pub fn wake_wanted(&self) -> bool {
         clear_sleep_bit(&self.memory, CLIENT)

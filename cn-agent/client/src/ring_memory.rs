@@ -1,17 +1,17 @@
-//! Words of memory in which two processes have rings. A trait, so that a model checker runs the rings' code over words
+//! Words of memory in which two processes have rings, as a trait: a model checker runs the code of the rings over words
 //! of its own, with every order of the two ends' accesses (`tests/ring_model.rs`).
 
 use std::sync::atomic::Ordering;
 
 use super::memory::SharedMemory;
 
-/// Words that the other end can write at any time: they are copied out, checked in the copy, and used from there.
+/// Words that the other end can write at any time: they are copied, and only the copy is checked and used.
 pub trait RingMemory {
-    /// Copies the `N` words from index `first` on, each at a time of its own.
+    /// Copies the `N` words from index `first` on, one after the other: the other end may write between two copies.
     fn copy_out<const N: usize>(&self, first: usize) -> [u64; N];
 
-    /// Like [`copy_out`](Self::copy_out), but all stores before a release store of one of the words are
-    /// visible afterwards.
+    /// Like [`copy_out`](Self::copy_out), with acquire ordering: if a copied word was stored with release ordering, all
+    /// earlier stores of the other end are visible afterwards.
     fn acquire<const N: usize>(&self, first: usize) -> [u64; N];
 
     /// Stores `value` in the word `index`, where the other end can read it, with the memory ordering `order`.
@@ -20,7 +20,8 @@ pub trait RingMemory {
     /// Clears `bits` in the word `index`; returns their former values.
     fn clear_bits(&self, index: usize, bits: u64) -> u64;
 
-    /// A full fence, between a store here and a load of what the other end stores.
+    /// Executes a full fence, to order an earlier store of this end before a later load of a word that the other end
+    /// stores.
     fn fence(&self);
 }
 

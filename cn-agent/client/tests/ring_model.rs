@@ -13,7 +13,7 @@ use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-/// First words of the two rings, and number of words of an entry.
+/// Index of the first word of each ring, and number of words of an entry.
 const SUBMISSIONS: usize = 512;
 const COMPLETIONS: usize = SUBMISSIONS + 256 * ENTRY;
 const ENTRY: usize = 16;
@@ -21,8 +21,8 @@ const ENTRY: usize = 16;
 /// number of completions that were taken.
 const ENDS: [usize; 5] = [0, 1, 16, 32, 48];
 const TAKEN: usize = 48;
-/// Maximum number of preemptions, that is switches between the threads that no wait causes. Two are enough to
-/// reveal most errors of protocols.
+/// Maximum number of preemptions (switches between the threads without a wait). Two are enough to reveal most errors of
+/// protocols.
 const PREEMPTIONS: usize = 2;
 /// Maximum number of orders to try, in case a change of the rings multiplies the orders.
 const ORDERS_MAX: usize = 50_000;
@@ -81,7 +81,8 @@ fn write(number: u64) -> Submission {
     Submission { tag: number as u32, operation: Operation::Write, hpa: number << 6 }
 }
 
-/// Serves `count` operations as a worker does: a round, then a sleep if nothing was submitted meanwhile.
+/// Serves `count` operations as a worker does: in each round it serves all submissions, and then sleeps unless there
+/// are new ones.
 fn serve(mut end: AgentEnd<ModelMemory>, memory: &ModelMemory, count: u64, asleep: &Sleep, client: &Sleep) {
     let mut served = 0;
     while served < count {
@@ -108,7 +109,7 @@ fn serve(mut end: AgentEnd<ModelMemory>, memory: &ModelMemory, count: u64, aslee
     }
 }
 
-/// Submits `count` operations and takes their completions, asleep while there are none.
+/// Submits `count` operations and takes their completions; sleeps while there is no completion.
 fn submit(mut end: ClientEnd<ModelMemory>, count: u64, asleep: &Sleep, agent: &Sleep) {
     for number in 0..count {
         end.submit(write(number), Some(&line(number)));

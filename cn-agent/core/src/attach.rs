@@ -125,7 +125,7 @@ pub enum AttachError {
     NoLeg {
         region: String,
         decoder: usize,
-        /// Position in the decoder's interleave set.
+        /// Index of the missing part in the decoder's interleave set.
         position: u32,
     },
     /// The engine refuses a route of the region, for instance because it overlaps another one.
@@ -159,19 +159,19 @@ impl SessionSettings {
         // Known keys are kept, because a memory node that holds no region at present is missing from the
         // manager's answer.
         self.keys.update(announced);
-        // Barred before keys are set, so that no session is opened without a key.
+        // Barred memory nodes are set before the keys: otherwise a session without a key could be opened with a memory
+        // node whose key is revoked.
         engine.bar(|mac| self.keys.bars(mac), now);
         engine.set_keys(|mac| self.keys.with(mac), now);
     }
 
-    /// Attaches a region at its address: opens sessions with the memory nodes, adds routes for the committed
-    /// decoders as far as they lie in the window, and sets the decode-miss policy of the window. The part
-    /// that a device serves becomes local memory; if the device is absent, operations on that part fail.
-    /// Nothing is added on error.
+    /// Attaches a region at its address: opens sessions with the memory nodes, adds routes for the committed decoders
+    /// as far as they lie in the window, and sets the decode-miss policy of the window. The part that a device serves
+    /// becomes local memory; if the device is absent, operations on that part fail. Nothing is added on error.
     ///
     /// # Errors
-    /// [`AttachError`] if a leg or its address is missing in the description, or if the engine refuses a
-    /// route.
+    /// [`AttachError`] if the description lacks a leg (the region's part on one memory node) or its address, or if the
+    /// engine refuses a route.
     pub fn attach(&self, engine: &mut Engine, attachment: &Attachment, now: Time) -> Result<(), AttachError> {
         let Attachment { region, hpa, window, .. } = attachment;
         let added = engine.add_miss_policy(*hpa, *window, region.unmapped);
@@ -185,12 +185,12 @@ impl SessionSettings {
         added
     }
 
-    /// Extends an attached region that has grown: adds the committed decoders from byte `from` of the region
-    /// on. Nothing is added on error.
+    /// Extends an attached region that has grown: adds its committed decoders that begin at or behind byte `from` of
+    /// the region. Nothing is added on error.
     ///
     /// # Errors
-    /// [`AttachError`] if a leg or its address is missing in the description, or if the engine refuses a
-    /// route.
+    /// [`AttachError`] if the description lacks a leg (the region's part on one memory node) or its address, or if the
+    /// engine refuses a route.
     pub fn extend(
         &self,
         engine: &mut Engine,
@@ -261,10 +261,11 @@ impl SessionSettings {
             let nowhere = || AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() };
             let mac = leg.mac().ok_or_else(nowhere)?;
             let peer = engine.add_peer(self.requester(Mac(mac.0)), now);
-            // The peer may be new to the engine, and its key revoked.
+            // The memory node may be new to the engine and its key revoked: then no session may be opened.
             engine.bar(|mac| self.keys.bars(mac), now);
             let lost = leg.state == LegState::Lost;
-            // No pool has the incarnation `LOST`, so operations on a lost leg fail.
+            // No pool has the incarnation `LOST`, so operations fail on a lost leg (a part on a memory node that has
+            // lost it).
             let incarnation = if lost { Some(RouteTarget::LOST) } else { leg.incarnation };
             Ok(RouteTarget { peer, cmem: leg.cmem_base, incarnation, mirror: None })
         };
@@ -284,7 +285,7 @@ impl SessionSettings {
         engine.bar(|mac| self.keys.bars(mac), now);
     }
 
-    /// Updates which legs of an attached region are in sync, without interrupting operations.
+    /// Updates which legs (copies of the region's parts on memory nodes) are in sync, without interrupting operations.
     ///
     /// # Errors
     /// [`AttachError::NoAddress`] if a memory node has registered no MAC address.
@@ -303,7 +304,7 @@ impl SessionSettings {
         Ok(())
     }
 
-    /// Passes the legs of a decoder to the engine; the route of the decoder begins at `base`.
+    /// Passes a decoder's legs (its parts on memory nodes) to the engine; the decoder's route begins at `base`.
     fn set_legs(
         &self,
         engine: &mut Engine,
@@ -326,7 +327,7 @@ impl SessionSettings {
                 });
             }
             engine.bar(|mac| self.keys.bars(mac), now);
-            // Without a leg in sync, there is no content to serve or to copy.
+            // Unless one leg (a copy on a memory node) is in sync, there is no content to serve or to copy.
             if targets.iter().any(|leg| leg.in_sync) {
                 engine.set_legs(base, position as u8, &targets, region.epoch, now);
             }
@@ -345,9 +346,9 @@ impl SessionSettings {
     }
 }
 
-/// Returns the legs at a position that have content or are to be filled, at most two, with the leg to read
-/// from first: legs in sync before stale ones, then by number of the copy. If no leg is in sync, returns a
-/// single leg, a lost one if there is one.
+/// Returns the legs (copies on memory nodes) of one position of a decoder that have its content or are to be filled, at
+/// most two. The leg to read from is the first: legs in sync precede stale ones, and a lower number of the copy
+/// precedes a higher one. If no leg is in sync, returns a single leg, a lost one if there is one.
 fn legs_at(region: &Region, decoder: usize, position: u32) -> Vec<&Leg> {
     let here = |leg: &&Leg| leg.decoder as usize == decoder && leg.position == position;
     let mut legs: Vec<&Leg> = region.legs.iter().filter(here).collect();
@@ -450,7 +451,7 @@ mod tests {
         assert_eq!(state(&mut node), "closed");
         tell(&mut node, Some(PublicKey([7; 32])));
         assert_eq!(state(&mut node), "connecting");
-        // A configured key takes precedence over the manager's.
+        // A configured key takes precedence over the revocation by the manager.
         node.station.keys.named.insert(mac, PublicKey([8; 32]));
         tell(&mut node, None);
         assert_eq!(state(&mut node), "connecting");

@@ -54,14 +54,15 @@ pub enum Backing {
     /// The region's memory nodes, over Ethernet.
     #[default]
     Ethernet,
-    /// Not decided yet; until it is, the region is not attached.
+    /// Not decided yet. The region is not attached before the decision.
     Undecided,
     /// A CXL device of this machine, for the region's first bytes.
     Device(DevicePlacement),
 }
 
 impl Backing {
-    /// Whether a device serves this decoder's range; a region's growth is always served over Ethernet.
+    /// Whether a device serves this decoder's range. Decoders that a region gets by growth are always served over
+    /// Ethernet.
     pub fn serves(&self, decoder: &HdmDecoder) -> bool {
         match self {
             Backing::Device(served) => {

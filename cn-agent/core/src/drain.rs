@@ -25,13 +25,14 @@ struct Drain {
 
 /// Action after all dirty lines of a region have been written back.
 enum DrainEnd {
-    /// Leave the region closed, and notify the control thread that the region with this ticket is drained.
+    /// Keep refusing operations on the region, and notify the control thread that the region with this ticket is
+    /// drained.
     Tell(u64),
     /// Attach the region anew, as described here; `None` until the order to attach arrives.
     Attach(Option<Box<Attachment>>),
 }
 
-/// Action for the worker to carry out once a drain has ended.
+/// Action for the worker to carry out when a drain has ended.
 pub enum Drained {
     /// Notify the control thread that the region with this ticket is drained.
     Tell(u64),
@@ -40,7 +41,7 @@ pub enum Drained {
 
 pub enum AttachOutcome {
     Now(Box<Attachment>),
-    /// The region is attached once its former attachment is drained.
+    /// The region is attached when its former attachment is drained.
     Later,
     /// The former attachment stays in use; only the part behind the first `from` bytes is to be added.
     Stays {
@@ -53,7 +54,7 @@ pub enum AttachOutcome {
 #[derive(Default)]
 pub struct Drains {
     all: Vec<Drain>,
-    /// Whether any drain makes progress, so that the next round should come soon.
+    /// Whether any drain made progress in the last round, so that the next round should follow soon.
     gets_on: bool,
 }
 
@@ -81,7 +82,7 @@ impl Drains {
         self.begin(engine, region, DrainReason::Draining, DrainEnd::Tell(ticket), now);
     }
 
-    /// Drains a region that is to be attached anew with other routes, by an order that follows.
+    /// Drains a region whose routes change. A later order attaches the region again, with the new routes.
     pub fn move_away(&mut self, engine: &mut Engine, region: Attachment, now: Time) {
         self.begin(engine, region, DrainReason::Moving, DrainEnd::Attach(None), now);
     }
@@ -96,16 +97,16 @@ impl Drains {
     ) {
         let work = engine.begin_drain(range(&region), why);
         match self.find(region.hpa) {
-            // The first attachment is kept: its routes are those to be removed at the end.
+            // The attachment of the first order is kept, because its routes are the ones to remove at the end.
             Some(known) => (known.work, known.then, known.slow_logged) = (work, then, false),
             None => self.all.push(Drain { region, work, then, since: now, slow_logged: false }),
         }
         self.gets_on = true;
     }
 
-    /// Handles an order to attach `region`. If the region is being drained, it is attached after the drain.
-    /// But if the new attachment begins with the routes of the former one, the drain is cancelled, and the
-    /// region reopened with its dirty lines.
+    /// Handles an order to attach `region`. If the region is being drained, it is attached after the drain. An
+    /// exception is a new attachment that only extends the former one: it cancels the drain, and operations on the
+    /// region, with its dirty lines, continue.
     pub fn attach(&mut self, engine: &mut Engine, region: Box<Attachment>) -> AttachOutcome {
         let Some(at) = self.all.iter().position(|drain| drain.region.hpa == region.hpa) else {
             return AttachOutcome::Now(region);
@@ -190,7 +191,8 @@ impl Drains {
         match then {
             DrainEnd::Tell(ticket) => Some(Drained::Tell(ticket)),
             DrainEnd::Attach(next) => {
-                // Reopened, because the region is attached anew at the same addresses.
+                // Operations on these addresses are permitted again, because the region is attached anew at the same
+                // addresses.
                 engine.end_drain(region.hpa);
                 next.map(Drained::Attach)
             }

@@ -63,15 +63,16 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
     })
 }
 
-/// Whether a refusal may pass by itself. A memory node in an orderly stop announces it, and soon either returns or ends
-/// the session. The manager gives this node's key and memory to the memory node at about the same time as to this node.
+/// Whether a refusal may pass by itself. A memory node that stops in an orderly way announces the stop, and soon either
+/// returns or ends the session. The manager sends this node's key and grants of memory to both nodes at about the same
+/// time, so the memory node may still lack them.
 pub fn may_pass(event: &SessionEvent) -> bool {
     let SessionEvent::Refused { status, .. } = event else { return false };
     matches!(status, HelloStatus::Draining | HelloStatus::NotAllowed)
 }
 
-/// Text for a path that carries frames of `used` bytes but loses frames of `lost` bytes, although the links
-/// of both ends carry those.
+/// Text for a path that carries frames of `used` bytes but loses frames of `lost` bytes, although the links at both
+/// ends carry frames of `lost` bytes.
 pub fn narrow_path(lost: usize, used: usize) -> String {
     format!(
         "the path loses frames of {lost} bytes, which both ends send: a switch or bridge between them has an MTU below {}. \

@@ -133,8 +133,8 @@ impl Follow {
         matches!(self.phase, FollowPhase::Syncing)
     }
 
-    /// Returns the next request to the manager. The caller states that every operation that began before
-    /// event number `quiet` was applied has ended.
+    /// Returns the next request to the manager. `quiet` is the number of an event: the caller guarantees that every
+    /// operation that began before this event was applied has ended.
     ///
     /// # Panics
     /// If the previous request has not been answered.

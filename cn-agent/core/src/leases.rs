@@ -1,8 +1,8 @@
 //! Leases: regions that exist for one program each, with the processes that hold them.
 //!
-//! A program asks the agent to keep a name before the manager creates a region of that name, and destroys the region
-//! at its end. If the program is killed, or the manager is absent at that time, the agent still has the name here,
-//! even after its own restart, and destroys the region when the manager returns.
+//! A program asks the agent to keep a name before the manager creates a region of that name, and destroys the region at
+//! its end. If the program is killed, or the manager is absent at that time, the agent still has the name in its list
+//! of leases, even after a restart of the agent, and destroys the region when the manager returns.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -18,9 +18,9 @@ pub const LEASES_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     pub pid: u32,
-    /// Start time of the process in the kernel's unit, by which a later process with the same id differs.
+    /// Start time of the process in the kernel's unit, which distinguishes it from a later process with the same id.
     pub started: u64,
-    /// Identity of the machine's boot since which the process has run.
+    /// Identity of the boot of this machine in which the process was started.
     pub boot: String,
     /// User id of the process; `None` in files of earlier releases.
     #[serde(default)]
@@ -63,7 +63,7 @@ impl Leases {
         self.0.get(region)
     }
 
-    /// Bytes of the regions that are leased to programs of a user, without `except`.
+    /// Bytes of the regions that are leased to programs of a user, not counting the region `except`.
     pub fn bytes_of(&self, uid: u32, except: Option<&Name>) -> u64 {
         let its = self.0.iter().filter(|(name, holder)| holder.uid == Some(uid) && Some(*name) != except);
         its.fold(0, |sum, (_, holder)| sum.saturating_add(holder.bytes))

@@ -64,13 +64,13 @@ pub struct SpaceOptions {
     /// Time of the region's creation, in milliseconds since the Unix epoch, which distinguishes the region from
     /// another one of its name; 0: unknown.
     pub created_ms: u64,
-    /// User in whose share the space and its processes count; `None` for root and the agent's user, or
-    /// without shares.
+    /// User whose share of the agent's resources the space and its processes use up; `None` for root and the agent's
+    /// user, or if users have no shares.
     pub user: Option<u32>,
 }
 
-/// Returns the limit of resident pages for `bytes` bytes. If the region fits, the limit is the number of its
-/// pages plus the pager's reserve, so that no page is evicted.
+/// Returns the limit of resident pages for `bytes` bytes. If all `region` pages fit, the limit is their number plus the
+/// pager's reserve, so that no page is evicted.
 pub fn limit_pages(bytes: u64, region: u32) -> u32 {
     let all = region.saturating_add((region / 8).clamp(16, 2048));
     if bytes >= u64::from(region) * PAGE_BYTES as u64 { all } else { (bytes / PAGE_BYTES as u64) as u32 }
@@ -88,8 +88,8 @@ const PAGES_MAX: u64 = (1 << 31) - 1;
 pub const TEMPORARY: &str = "exec-";
 /// Maximum number of bytes of addresses that a process may reserve beyond those it uses.
 const RESERVED_MAX: u64 = 1 << 40;
-/// Number of pages of a view of private memory beyond those of its region: for the probe page, and to align
-/// allocators' windows.
+/// Number of pages that private memory has in addition to the pages of its region and reserved addresses: for the probe
+/// page, which names the process's view, and to align the address ranges of allocators.
 pub(crate) const PRIVATE_SPARE: u32 = 32;
 
 /// Number of pages of a view of a region of `pages` pages. A view of private memory has more pages than the
@@ -124,8 +124,8 @@ pub struct MapRequest {
     /// Whether pages are never evicted: for programs in whose memory devices write.
     #[serde(default)]
     pub stay: bool,
-    /// Whether the first descriptor sent with the request is a socket that keeps descriptors of forked children.
-    /// While a child's descriptor is queued there, the child does not read zeros if the agent dies before the child
+    /// Whether the first descriptor sent with the request is a socket that keeps descriptors of forked children. While
+    /// a child's descriptor is queued in this socket, the child does not read zeros if the agent dies before the child
     /// has joined.
     #[serde(default)]
     pub keeps: bool,

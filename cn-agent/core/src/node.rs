@@ -141,7 +141,7 @@ pub fn round<F: Frames>(
     })?;
     let Some(now) = arrived.max(now) else { return Ok(Found::default()) };
     users.received(engine, received, now);
-    // Fetched once, because for most links the call is virtual.
+    // The transmit side is obtained a single time per round, because for most links the call is virtual.
     let mut tx = link.transmit();
     let mut taken = users.submit(engine, now, tx);
     let demanded = users.demand(engine, now, tx);

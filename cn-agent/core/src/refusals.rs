@@ -1,5 +1,5 @@
-//! Refusals of sessions by memory nodes, and how they are logged. A session is offered again and again, and a
-//! memory node may get this node's key and memory from the manager a little later than this node, so some
+//! Refusals of sessions by memory nodes, and how they are logged. A session is offered again and again, and a memory
+//! node may receive this node's key and grants of memory from the manager a little later than this node does, so some
 //! refusals pass by themselves.
 
 use alloc::collections::BTreeMap;

@@ -59,11 +59,12 @@ pub struct ShareReached {
     pub uid: u32,
     /// The share, in the unit of the resource.
     pub limit: u64,
-    /// Amount that the user would have.
+    /// Amount that the user would have if the request were granted, in the same unit.
     pub needed: u64,
 }
 
-/// Checks that the user `uid`, who has `had` of a resource, may have `more`. `None` is root or the agent's user.
+/// Checks that the user `uid`, who has `had` of a resource, may have `more`. A `uid` of `None` stands for root or the
+/// agent's user, who are not limited.
 ///
 /// # Errors
 /// [`ShareReached`] if the user would have more than `limit`.

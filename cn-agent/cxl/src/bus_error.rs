@@ -128,10 +128,11 @@ mod tests {
         (memory, start)
     }
 
-    /// Tests a thread whose signal stack is filled by the kernel's frame: the handler uses a stack of the pool.
+    /// Tests a fault in a thread whose own signal stack has room for the kernel's frame only: the handler then runs on
+    /// a stack from the library's pool.
     #[test]
     fn the_least_signal_stack_will_do() {
-        // SAFETY: reads a number.
+        // SAFETY: the call reads a number that the kernel passed to this process.
         let least = unsafe { libc::getauxval(51) } as usize; // AT_MINSIGSTKSZ
         let ss_size = least.max(libc::MINSIGSTKSZ);
         let file = tempfile::tempfile().unwrap();

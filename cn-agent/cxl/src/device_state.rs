@@ -123,7 +123,7 @@ pub(crate) fn device_state<'a>(
             None => DeviceState::Present(dax),
             Some(unfit) => DeviceState::Away(format!("{}: {unfit}", dax.device)),
         },
-        // Whether a device was without power while it was away cannot be detected.
+        // A volatile device may lose its power unnoticed while it is absent, so its content counts as lost.
         None if served.boot.is_some() => {
             DeviceState::Lost(format!("{device} is volatile, and was taken away"))
         }

@@ -56,6 +56,8 @@ pub trait Regions: Send {
     /// Regions that have no backing yet, or whose device has to be reopened.
     fn questions(&self) -> Vec<BackingQuery>;
 
+    /// Records the decision about a region: it gets this backing.
+    ///
     /// # Errors
     /// Any [`AnswerError`].
     fn answer(&self, question: &BackingQuery, backing: Backing) -> Result<(), AnswerError>;
@@ -168,7 +170,7 @@ impl DeviceScanner {
                 DeviceState::Present(_) => "its memory does not answer".into(),
                 DeviceState::Away(why) | DeviceState::Lost(why) => why,
             };
-            // Once given up, the device can be claimed again by this process or another.
+            // After the device has been given up, this process or another can claim it again.
             device.give_up();
             self.note(region, why, "the CXL device of a region is gone; operations on it fail");
         }
@@ -308,7 +310,7 @@ impl DeviceScanner {
     fn settle(&self, question: &BackingQuery, backing: Backing) {
         match self.regions.answer(question, backing) {
             Ok(()) => {}
-            // Nothing else to do: the next scan decides again.
+            // Nothing else is done about this failure: the next scan decides on the region again.
             Err(error @ AnswerError::NotKept(_)) => {
                 tracing::error!(region = %question.region, %error, "the backing of a region cannot be stored");
             }

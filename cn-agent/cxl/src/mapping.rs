@@ -17,7 +17,7 @@ const WORD: usize = size_of::<u64>();
 /// A mapping of a file. Once its memory has vanished, all accesses fail.
 #[derive(Debug)]
 pub struct Mapping {
-    // First field, so that it is dropped before the mapping.
+    // The first field is dropped first, so the watch ends before the mapping is removed.
     watch: WatchedRange,
     map: MmapRaw,
 }
@@ -95,7 +95,7 @@ impl Mapping {
         self.outcome()
     }
 
-    /// The outcome of all accesses until now: [`MemoryGone`] if some may have missed the file's memory.
+    /// The outcome of all accesses until now: [`MemoryGone`] if some of them may not have reached the file's memory.
     #[inline]
     fn outcome(&self) -> Result<(), MemoryGone> {
         // The fence orders the accesses of this thread before the read of the mark.

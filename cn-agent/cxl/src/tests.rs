@@ -216,7 +216,7 @@ fn hostile_files_are_named_and_harmless() {
         assert!(problem.contains(&format!("{dax}/{file}")) && problem.contains(said), "{problem}");
         assert!(memory.dax_devices.is_empty() && memory.regions.len() == 1 && memory.memdevs.len() == 1);
     }
-    // The file is missing, a folder, a pipe that never ends, or a link to itself.
+    // A file of the device is missing, or is replaced by a folder, a pipe that never ends, or a link to itself.
     type Spoil = fn(&Path);
     let spoils: [(Spoil, &str); 4] = [
         (|_| {}, "missing"),

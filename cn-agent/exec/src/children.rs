@@ -1,13 +1,14 @@
-//! Forked children that have not joined the space yet, or never will: only the agent has a record of them. A
-//! child never joins if it is in a container that cannot reach the agent, or if it was made without `fork(3)`
-//! and uses only the memory that it has.
+//! Forked children that have not registered themselves with the agent (joined the space) yet, or never will: only the
+//! agent has a record of them. A child never joins if it is in a container that cannot reach the agent, or if it was
+//! made without `fork(3)` and uses only the memory that it has.
 //!
 //! ```text
 //!   fork --> agent: serves the child by its userfaultfd --copy--> supervisor: keeps it until the child has joined
 //!              dies                                                  answers its faults with SIGBUS
 //! ```
 //!
-//! Without a copy, such a child would read zeros from the kernel for pages at memory nodes when the agent dies.
+//! If the supervisor had no copy of the userfaultfd, the child of a dead agent would read zeros from the kernel for
+//! pages at memory nodes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

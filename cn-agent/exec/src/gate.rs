@@ -66,8 +66,8 @@ pub struct PendingGate {
 /// Supervisor's side of the gate of a running program.
 #[derive(Debug)]
 pub struct Gate {
-    /// `None` if another process listens already: refused calls then fail in the kernel, without a message,
-    /// and executions are not seen.
+    /// `None` if another process already listens to the program's system calls: refused calls then fail in the kernel,
+    /// without a message, and executions are not seen.
     listener: Option<OwnedFd>,
     open: OpenQuestion,
     policy: GatePolicy,
@@ -121,8 +121,8 @@ impl PendingGate {
         };
         let mut received = false;
         loop {
-            // Loaded before the poll: the process sends the listener before it executes the program, so the
-            // poll finds it.
+            // The flag is loaded before the poll: the process sends the listener before it executes the program, so if
+            // the flag is set, the poll finds the listener.
             let over = started.load(Ordering::Acquire);
             let waits_for = gate.listener.as_ref().map_or_else(|| self.here.as_fd(), AsFd::as_fd);
             let mut set = [PollFd::new(waits_for, PollFlags::POLLIN)];

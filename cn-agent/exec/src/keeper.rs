@@ -1,5 +1,6 @@
-//! The keeper of a gate: a process beside `cn-agent exec` that answers system calls once the supervisor has ended, for
-//! processes that outlive it. Without a listener such a call fails, and these processes could execute nothing any more.
+//! The keeper of a gate (a filter on the system calls of a program): a process beside `cn-agent exec` that answers the
+//! calls of processes that outlive the supervisor. Without a listener such calls fail, and these processes could not
+//! execute any program.
 //!
 //! The keeper ends when no process has the filter.
 
@@ -40,15 +41,15 @@ fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
 
 /// Main function of the keeper; never returns.
 fn keep(listener: BorrowedFd<'_>, open: &OpenQuestion, supervisor: &OwnedFd, policy: GatePolicy) -> ! {
-    // A session of its own: signals of the terminal are for the program and its supervisor.
+    // The keeper gets a session of its own, so that signals of the terminal reach only the program and its supervisor.
     let _ = setsid();
     let mut kept = [listener, open.as_fd(), supervisor.as_fd()].map(|fd| fd.as_raw_fd() as u32);
     kept.sort_unstable();
-    // Standard streams are closed as well: a reader at the other end waits until no process holds them.
+    // Standard streams are closed too: a reader at their other end waits until no process has them open.
     let mut first = 0;
     for end in kept.into_iter().chain([u32::MAX]) {
         if first < end {
-            // SAFETY: closes copies of this process, which nothing in it uses.
+            // SAFETY: the descriptors that are closed are copies in this process, which nothing in it uses.
             unsafe { libc::syscall(libc::SYS_close_range, first, end - 1, 0) };
         }
         first = end.saturating_add(1);

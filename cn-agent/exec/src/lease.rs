@@ -165,10 +165,10 @@ impl Grower {
         self.answer = Some(answer);
         let (agent, name) = (self.agent.clone(), self.name.clone());
         let asked = thread::Builder::new().name("grow".into()).spawn(move || {
-            // Ignored: the receiver may have been dropped.
+            // A failure to send is ignored: the receiver may have been dropped.
             let _ = tell.send(grow(&agent, name, bytes));
         });
-        // The thread is not joined. If it did not start, its sender is dropped, and the receiver finds the
+        // The thread is not joined. If it could not be started, its sender is dropped, and the receiver finds the
         // channel closed.
         drop(asked);
     }

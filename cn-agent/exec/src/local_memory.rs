@@ -1,6 +1,6 @@
 //! Memory of a program that stays in this machine although it was to be remote: mappings that are larger than the
-//! region, or of kinds that cannot be remote, or made without the C library. Sampled at intervals while the program
-//! runs.
+//! region, or of kinds that cannot be remote, or made without the C library. Its size is sampled at intervals while the
+//! program runs.
 
 use std::time::{Duration, Instant};
 

@@ -43,7 +43,7 @@ impl GroupLimit {
 
 /// A hierarchy of control groups that limits memory.
 struct Hierarchy<'a> {
-    /// Group that is mounted, as a path from the hierarchy's root.
+    /// Control group that is the root of this mount, as a path from the hierarchy's root.
     root: &'a str,
     mounted_at: &'a Path,
     /// Whether this is cgroup version 2, in which all controllers share one hierarchy.

@@ -33,7 +33,8 @@ impl OpenQuestion {
         let seccomp_data { nr, args: [first, second, third, fourth, fifth, sixth], .. } = question.data;
         let call = [question.id, question.pid.into(), nr as u64];
         let words: [u64; WORDS] = [call[0], call[1], call[2], first, second, third, fourth, fifth, sixth];
-        // Ignored: this fails only if there is no memory left, and the question is answered all the same.
+        // An error is ignored: it occurs only if no memory is left, and the question is answered even without its
+        // record.
         let _ = self.0.write_all_at(words.map(u64::to_ne_bytes).as_flattened(), 0);
     }
 

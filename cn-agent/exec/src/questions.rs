@@ -40,7 +40,7 @@ pub(crate) fn answer_alone(listener: BorrowedFd<'_>, open: &OpenQuestion, policy
         answer(listener, &question, policy);
     }
     for id in open.unrecorded() {
-        // Only the number of such a call is known: its caller gets EAGAIN, and has to repeat it.
+        // Only the number of an unrecorded call is known: the call fails with EAGAIN, and its caller has to repeat it.
         send(listener, id, libc::EAGAIN);
     }
     while let Some(waits) = ready(listener, -1) {

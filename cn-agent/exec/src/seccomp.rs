@@ -203,7 +203,7 @@ pub fn filter(verdict: Verdict, direct: bool, window: Option<WindowPlace>) -> Ve
         for (index, test) in tests.iter().enumerate() {
             let skip = rest(tests.len() - index - 1);
             let (jt, jf) = if test.equal { (0, skip) } else { (skip, 0) };
-            // Little-endian: the low half comes first.
+            // On these little-endian machines, the low half of the argument comes first.
             program.push(load(ARGUMENTS_AT + 8 * test.argument as u32));
             program.push(statement(BPF_ALU | BPF_AND | BPF_K, test.mask));
             program.push(jump(BPF_JEQ, test.value, jt, jf));

@@ -45,7 +45,8 @@ const PASSED_ON: [Signal; 7] = [
 ];
 /// Number of `/..` that lead from a program's folder to the root. Those beyond the root have no effect.
 const FOLDERS_MAX: usize = 40;
-/// Bytes that the preloaded library adds to a window: the granule of the probe page, and rounding.
+/// Bytes that the preloaded library adds to a process's window (its addresses for remote memory): for the block with
+/// the probe page, which names the process's view, and for rounding.
 const WINDOW_ADDITION: u64 = 1 << 20;
 /// Interval of attempts to reach the agent's successor, and of checks of background processes, in milliseconds.
 const PAUSE_MS: u16 = 100;
@@ -78,7 +79,7 @@ pub struct ProgramSettings {
     pub library: PathBuf,
     /// Absolute path of the agent's socket.
     pub agent: PathBuf,
-    /// Bytes of the window of each process.
+    /// Bytes of remote memory that each process of the program can use.
     pub bytes: u64,
     /// Longest wait of processes for the successor of an agent that has ended.
     pub wait: Duration,
@@ -165,7 +166,7 @@ impl Session {
             .env("CXLOE_EXEC_WAIT_MS", settings.wait.as_millis().to_string())
             .env("CXLOE_EXEC_SUPERVISOR", getpid().to_string());
         if let Some(device) = owner.device() {
-            // All processes of the program inherit the device: each opens a userfaultfd by it.
+            // All processes of the program inherit the device, through which each process opens its userfaultfd.
             fcntl(device, FcntlArg::F_SETFD(FdFlag::empty()))?;
             command.env("CXLOE_EXEC_DEVICE", device.as_raw_fd().to_string());
         }
@@ -184,8 +185,8 @@ impl Session {
             command.env("CXLOE_EXEC_FILTERS", (own + executions::GATE_FILTERS).to_string());
         }
         let opening = PendingGate::before(&mut command, policy, window).map_err(SessionError::NoGate)?;
-        // Blocked before the gate starts its thread: a signal to a thread that does not block it would end
-        // this process while the program runs already.
+        // Signals are blocked before the gate starts its thread: a signal that reaches a thread without the block would
+        // end this process while the program is already running.
         let signals = BlockedSignals::block()?;
         let (session, gate) = opening
             .open(print_line, || Self::spawn_with(command, program, owner, settings.wait, signals))
@@ -225,7 +226,7 @@ impl Session {
         let prepare = move || {
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
             prctl::set_pdeathsig(Signal::SIGTERM)?;
-            // The supervisor may have died before the line above: then no signal would come.
+            // The supervisor may have died before the line above; then the kernel would never send the signal.
             if getppid() == supervisor { Ok(()) } else { Err(Errno::ESRCH.into()) }
         };
         // SAFETY: the closure only makes system calls, on values of this function.
@@ -321,7 +322,7 @@ impl Session {
         let look = self.local_memory.time_left(now).min(grow.unwrap_or(Duration::MAX)).as_millis() as u16;
         let gate = self.gate.as_ref().and_then(Gate::descriptor);
         let asking = gate.is_some();
-        // A closed connection would be readable at every poll.
+        // After the agent has hung up, its connection is left out: a closed connection would be readable at every poll.
         let owner = (!quiet).then(|| self.owner.as_fd());
         let children = self.children.iter().flat_map(Children::descriptors);
         let mut set: Vec<PollFd<'_>> = [gate, Some(self.signals.as_fd()), owner]
@@ -334,7 +335,7 @@ impl Session {
         let limit = PollTimeout::from(if soon || quiet { PAUSE_MS } else { look.saturating_add(1) });
         let polled = poll(&mut set, limit);
         let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
-        // The listener hangs up once no process has the filter.
+        // The listener hangs up when no process has the filter any more.
         let over = asking && set[0].revents().is_some_and(|events| events.intersects(ended));
         if over && let Some(gate) = &mut self.gate {
             gate.close();
@@ -427,7 +428,7 @@ impl Session {
 
 /// Prints on standard error; a failure to print is ignored.
 fn print_line(news: &str) {
-    // One write for the whole line, because the program writes to the same standard error.
+    // The whole line is written by one call, because the program writes to the same standard error.
     let _ = io::stderr().write_all(format!("cn-agent: {news}\n").as_bytes());
 }
 
@@ -446,9 +447,9 @@ pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Turns the library's absolute path into one that only the dynamic linker of the GNU C library resolves:
-/// that linker expands `$ORIGIN` to the folder of the program. The linker of musl could not load the library;
-/// it takes `$ORIGIN` for a name, finds no such file, and continues.
+/// Turns the library's absolute path into one that only the dynamic linker of the GNU C library resolves: that linker
+/// expands `$ORIGIN` to the folder of the program. The linker of musl, which could not load the library, treats
+/// `$ORIGIN` as a plain name, finds no such file, and continues.
 fn of_glibc(library: &std::path::Path) -> PathBuf {
     let mut path = OsString::from("$ORIGIN");
     path.push("/..".repeat(FOLDERS_MAX));

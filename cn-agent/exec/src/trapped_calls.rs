@@ -1,11 +1,11 @@
-//! System calls on a program's remote memory that bypass the preloaded library's functions: allocators,
-//! language runtimes and MPI libraries call the kernel directly. The kernel would change pages of which the
-//! agent keeps records.
+//! System calls on a program's remote memory that bypass the preloaded library's functions: allocators, language
+//! runtimes and MPI libraries call the kernel directly. The kernel would then change pages without a change of the
+//! agent's records of them.
 //!
-//! The filter sees the address in a call, but not whether it is remote memory of that process. So all
-//! processes of a session have their windows at the same addresses, far from those that the kernel chooses. A
-//! call on an address of a window is stopped before it runs: the kernel sends SIGSYS to the calling thread,
-//! and the library's handler carries the call out. Calls with the library's mark ([`OWN_CALL`]) pass.
+//! The filter sees the address in a call, but not whether it is remote memory of that process. So all processes of a
+//! session have their windows (ranges of addresses for remote memory) at the same addresses, far from those that the
+//! kernel chooses. A call on an address of a window is stopped before it runs: the kernel sends SIGSYS to the calling
+//! thread, and the library's handler carries the call out. Calls with the library's mark ([`OWN_CALL`]) pass.
 
 use std::ffi::{c_int, c_long};
 
@@ -23,7 +23,7 @@ const STEP: u64 = 1 << 32;
 const FIRST: u64 = 1 << 46;
 const LAST: u64 = 0x5400_0000_0000;
 
-/// Addresses of the windows of a session, in steps of 4 GiB.
+/// Addresses of the windows (ranges of addresses for remote memory) of a session, in steps of 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowPlace {
     first: u32,

@@ -33,7 +33,8 @@ mod tests {
     fn a_reader_that_does_not_read_is_not_waited_for() {
         let (mut reader, writer) = UnixStream::pair().unwrap();
         let line = format!("{}\n", "x".repeat(1000));
-        // More lines than a socket holds; each further line costs the time limit, so the test writes only a few.
+        // Fills the socket without waiting, so that only the next line, which `write_bounded` drops, takes its time
+        // limit.
         writer.set_nonblocking(true).unwrap();
         while std::io::Write::write(&mut &writer, line.as_bytes()).is_ok() {}
         writer.set_nonblocking(false).unwrap();

@@ -1,9 +1,9 @@
-//! The helper thread of a member: carries out the agent's orders, and connects to the agent's successor when the agent
-//! has died.
+//! The helper thread of a member (a process whose memory the agent pages): carries out the agent's orders, and connects
+//! to the agent's successor when the agent has died.
 //!
-//! The agent orders a page discarded only after it has written the page to a memory node. So when the agent's
-//! connection ends, the helper carries out every order it has received before the successor takes over, and none
-//! afterwards.
+//! The agent orders the discard of a page only after it has written the page to a memory node. So when the agent's
+//! connection ends, the helper carries out every order that it has received before the successor takes over, and none
+//! of them afterwards.
 
 #![expect(unsafe_code, reason = "pages that the agent discards are passed to the kernel by address")]
 
@@ -49,7 +49,7 @@ pub struct Member<'a> {
 
 #[derive(Debug)]
 pub enum HelperEnd {
-    /// The process left by [`HelperLine::leave`](crate::line::HelperLine::leave).
+    /// The process has left the space, by a call of [`HelperLine::leave`](crate::line::HelperLine::leave).
     Left,
     /// The agent has died, and no successor accepted the process in time. The process has to end: pages that are not
     /// resident cannot be fetched.
@@ -175,7 +175,8 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Carries out orders until the agent closes the connection, including all orders that came before the end.
+    /// Carries out orders until the agent closes the connection, including all orders that arrived before it was
+    /// closed.
     fn serve(&mut self, host: &mut impl HelperHost) {
         let interval = host.look_interval();
         let timeout = interval.map_or(-1, |interval| interval.as_millis() as i32);
@@ -227,7 +228,7 @@ impl<'a> Member<'a> {
                 }
                 let mut bytes = [0; MESSAGE_MAX];
                 let length = Message::new(MessageKind::Dropped, &[]).encode(&mut bytes);
-                // If the agent has died, its successor finds the pages discarded.
+                // An error is ignored: if the agent has died, its successor finds the pages discarded.
                 let _ = self.socket.send(&bytes[..length], &[]);
             }
             MessageKind::Lost => message.ranges().iter().for_each(|pages| host.lost(*pages)),
@@ -235,8 +236,9 @@ impl<'a> Member<'a> {
             MessageKind::Discarded => self.line.discarded(),
             MessageKind::Full => host.full(),
             MessageKind::Unmarked if self.pid.is_none() => {
-                // The agent does not signal a process id, which may be another program's by now.
-                // SAFETY: plain values.
+                // The process itself sends the signal: its process id might be another program's by the time the agent
+                // uses it.
+                // SAFETY: the call takes plain values.
                 unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
             }
             // Nothing to do: the memory belongs to another process, which this process ends when pages are
@@ -283,7 +285,7 @@ impl<'a> Member<'a> {
             own_call(libc::SYS_process_madvise, [own, ranges, count, libc::MADV_DONTNEED as usize, 0])
         };
         if done < 0 {
-            // Linux before 6.14 refuses this even for the caller's own memory.
+            // Before version 6.14, Linux refuses this advice in `process_madvise`, even for the caller's own memory.
             self.own = None;
         }
         done >= 0 && done as usize == bytes
@@ -291,8 +293,8 @@ impl<'a> Member<'a> {
 
     fn drop_pages(&self, pages: Pages) {
         if let Some((address, length)) = self.range(pages) {
-            // Calls madvise by its number: the function of this name may be interposed, announce the discard, and wait
-            // for this thread.
+            // madvise is called by its number: a function of this name may be interposed, which would announce the
+            // discard and wait for this thread.
             let take = |advice: i32| {
                 // SAFETY: the pages lie in the memory registered with the agent, which has their content and serves the
                 // next fault.

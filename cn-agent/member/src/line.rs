@@ -69,8 +69,8 @@ impl HelperLine {
         outcome.map(drop).map_err(|_| LineClosed)
     }
 
-    /// Announces the future use of pages: [`MessageKind::WillRead`] or a later kind. Does not wait; a lost announcement
-    /// does no harm.
+    /// Announces the future use of pages: `kind` is [`MessageKind::WillRead`], `WillWrite`, `Cold` or `PageOut`. Does
+    /// not wait; a lost announcement does no harm.
     pub fn hint(&self, kind: MessageKind, pages: Pages) {
         self.send(kind, &[pages], libc::MSG_DONTWAIT);
     }
@@ -81,8 +81,8 @@ impl HelperLine {
         self.announce(MessageKind::Leave, &[]);
     }
 
-    /// Ends the helper thread without a message to the agent, which continues to serve this process until it joins
-    /// again.
+    /// Ends the helper thread without a message to the agent. The agent continues to serve this process until the
+    /// process joins again.
     pub fn retire(&self) {
         self.leaving.store(1, Ordering::Release);
         let socket = self.socket.load(Ordering::SeqCst);
@@ -118,7 +118,8 @@ impl HelperLine {
 
     /// Records the agent's acknowledgement of the discard.
     pub(crate) fn discarded(&self) {
-        // Ignored if no request waits: a request that was sent twice is acknowledged twice.
+        // An acknowledgement for which no request waits is ignored: a request that was sent twice is acknowledged
+        // twice.
         if self.state.compare_exchange(ASKED, ANSWERED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             wake(&self.state);
         }

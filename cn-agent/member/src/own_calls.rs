@@ -18,11 +18,11 @@ const ERRNO_MAX: isize = 4095;
 /// Makes a system call of at most five arguments, marked as this library's own. Sets `errno` as the C library does.
 ///
 /// # Safety
-/// As for the system call.
+/// The requirements of the system call itself.
 #[inline]
 pub unsafe fn own_call(number: c_long, arguments: [usize; 5]) -> isize {
     let [first, second, third, fourth, fifth] = arguments;
-    // SAFETY: as the caller states.
+    // SAFETY: the caller fulfils the requirements of the system call.
     unsafe { marked_call(number, [first, second, third, fourth, fifth, OWN_CALL as usize]) }
 }
 
@@ -41,20 +41,21 @@ pub unsafe fn own_mmap(
 ) -> isize {
     let fd = fd.cast_unsigned() as usize | (OWN_CALL as usize) << 32;
     let arguments = [address, bytes, protection as usize, flags as usize, fd, offset as usize];
-    // SAFETY: as the caller states.
+    // SAFETY: the caller guarantees that nothing uses memory that this mapping replaces.
     unsafe { marked_call(libc::SYS_mmap, arguments) }
 }
 
-/// Makes a system call, and then clears the registers that may hold the mark. Otherwise a later call of the
-/// program that leaves these registers as they are would be taken for one of this library's.
+/// Makes a system call, and then clears the registers that may hold the mark. Otherwise a later call of the program
+/// that leaves these registers unchanged would count as a call of this library.
 ///
 /// # Safety
-/// That of the system call.
+/// The requirements of the system call itself.
 #[inline]
 unsafe fn marked_call(number: c_long, arguments: [usize; 6]) -> isize {
     let [first, second, third, fourth, fifth, sixth] = arguments;
     let done: isize;
-    // SAFETY: the caller answers for the call; the registers are those that the kernel takes and changes.
+    // SAFETY: the caller fulfils the requirements of the system call; the registers named are those that the kernel
+    // reads and changes.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -73,7 +74,8 @@ unsafe fn marked_call(number: c_long, arguments: [usize; 6]) -> isize {
             options(nostack),
         );
     }
-    // SAFETY: as above.
+    // SAFETY: the caller fulfils the requirements of the system call; the registers named are those that the kernel
+    // reads and changes.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         std::arch::asm!(
@@ -122,7 +124,7 @@ mod tests {
         // A file is mapped by its descriptor, although the upper half of that argument has the mark.
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-        // SAFETY: as above.
+        // SAFETY: a new mapping, which this test alone uses and unmaps.
         unsafe {
             let memory = own_mmap(0, 4096, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
             assert_eq!(std::slice::from_raw_parts(memory as *const u8, 4), b"\x7FELF");

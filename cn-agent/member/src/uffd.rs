@@ -32,8 +32,8 @@ pub fn create(device: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes a userfaultfd for faults of user mode alone, which needs no right (Linux 5.11): a system call that gets absent
-/// or write-protected pages fails with EFAULT.
+/// Makes a userfaultfd for faults of user mode alone, which needs no right (Linux 5.11): a system call whose buffer has
+/// absent or write-protected pages fails with EFAULT.
 ///
 /// # Errors
 /// Errors of the system call.

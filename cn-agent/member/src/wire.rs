@@ -6,10 +6,11 @@ pub const VERSION: u32 = 7;
 pub const PAGE_BYTES: u64 = 4096;
 /// First field of a [`JoinReply`].
 pub const WELCOME_MAGIC: u32 = 0x4358_4C57;
-/// First bytes of the probe page of a private view; the view's number (u16) follows.
+/// First bytes of the probe page, which tells a forked child which view (table of pages) it has: the number of the view
+/// (u16) follows.
 pub const PROBE_MAGIC: [u8; 8] = *b"CXLoEvw1";
-/// View number in the join request of a forked child that was given no view: the agent refuses, with the
-/// reason.
+/// View number in the join request of a forked child to which the agent assigned no view: the agent refuses the request
+/// and states the reason.
 pub const NO_VIEW: u16 = u16::MAX;
 /// Maximum number of ranges in one message.
 pub const RANGES_MAX: usize = 64;
@@ -24,7 +25,7 @@ const HEAD: usize = 8;
 /// Length in bytes of a range in a message.
 pub const RANGE: usize = 8;
 
-/// A range of pages of a view.
+/// A range of pages of a view (a table of pages that one process, or all processes of a space, use).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
     pub first: u32,
@@ -45,11 +46,12 @@ pub struct JoinReply {
     pub text: u32,
 }
 
-/// Status: the process is a member.
+/// Status: the process is a member of the space now, so the agent serves its page faults.
 pub const WELCOME: u32 = 0;
 /// Status: refused; a later attempt would be refused, too.
 pub const REFUSED: u32 = 1;
-/// Status: the space does not exist yet, or the region is not attached yet; a later attempt may succeed.
+/// Status: the space (a region being paged) does not exist yet, or its region is not attached yet; a later attempt may
+/// succeed.
 pub const NOT_YET: u32 = 2;
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -94,7 +96,7 @@ pub enum MessageKind {
     Bye = 3,
     /// From the agent: acknowledges [`MessageKind::Discard`]; the pages may be discarded.
     Discarded = 4,
-    /// From the agent: a text, the reason why pages are about to be lost.
+    /// From the agent: a text with the reason of a data loss; the message about the lost pages follows.
     Why = 5,
     /// From the agent: the region has had no room for evicted pages for too long; the process has to end.
     Full = 6,
@@ -143,7 +145,7 @@ pub struct Message {
 pub struct InvalidMessage;
 
 impl Message {
-    /// A message about at most [`RANGES_MAX`] ranges; more are left out.
+    /// Creates a message about at most [`RANGES_MAX`] ranges; further ranges are ignored.
     pub fn new(kind: MessageKind, ranges: &[Pages]) -> Message {
         let count = ranges.len().min(RANGES_MAX);
         let mut message = Message { kind, ranges: [Pages::default(); RANGES_MAX], count };
@@ -215,7 +217,7 @@ impl Inbox {
         self.held = (self.held + bytes).min(self.bytes.len());
     }
 
-    /// Takes the oldest message, once it is complete.
+    /// Removes and returns the oldest message; `None` if its bytes have not all arrived.
     ///
     /// # Errors
     /// [`InvalidMessage`]; then the bytes that follow cannot be decoded either.

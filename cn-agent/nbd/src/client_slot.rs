@@ -23,7 +23,8 @@ enum Stage {
 }
 
 impl Stage {
-    /// Rank of a client that connected at `since` among those that may lose their slots; `None` if it keeps its slot.
+    /// Priority with which a client that connected at `since` loses its slot to a new client; `None` if the client
+    /// keeps the slot.
     fn unused(self, since: Instant) -> Option<Unused<Instant>> {
         let from = match self {
             Stage::Undecided => since + UNDECIDED_MAX,
@@ -87,7 +88,8 @@ impl ClientSlots {
     }
 
     fn all(&self) -> MutexGuard<'_, Permits<(), UnixStream, Instant>> {
-        // Every change is a single call, so a panic elsewhere leaves the slots consistent.
+        // Every change of the slots is a single call, so the slots are consistent even if a thread panicked while it
+        // held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -55,7 +55,7 @@ pub enum DisconnectReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AwaitedInput {
     Bytes,
-    /// Room for a payload, or for another request.
+    /// Free blocks for a write's payload, or room for one more request; until then nothing is read from the socket.
     Room,
     Nothing,
 }
@@ -89,7 +89,7 @@ struct Connection<'a> {
     headers: Vec<u8>,
 }
 
-/// Serves a client until it disconnects; requests that it has sent before that are still answered.
+/// Serves a client until it disconnects. Requests that the client sent before it disconnected are still answered.
 ///
 /// # Errors
 /// Any [`DisconnectReason`].
@@ -324,7 +324,7 @@ impl Connection<'_> {
         true
     }
 
-    /// Logs the error of the agent's port, and lets requests wait for another port.
+    /// Logs the error of the agent's port, and keeps the requests until another port can be opened.
     fn mark_lost(&mut self, error: &PortError) {
         debug!(%error, "the port is lost");
         if let Some(port) = &mut self.port {
@@ -391,7 +391,7 @@ impl Connection<'_> {
                 Ok(true)
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
-            // A client that has left takes no answers: that is no error.
+            // A client that has disconnected cannot receive its answers; this is not an error.
             Err(_) if self.leaving => {
                 self.gone = true;
                 Ok(true)
@@ -411,14 +411,14 @@ impl Connection<'_> {
         }
         self.dry = false;
         if self.brisk && self.answered.is_some_and(|answered| answered.elapsed() < NEXT_SOON) {
-            // The agent may need the CPU of this thread.
+            // The thread yields instead of spinning, because the agent may need this CPU.
             std::thread::yield_now();
             return Ok(());
         }
         let mut agent = None;
         if let Some(client) = client {
-            // Marked asleep before the last check for news, so that the agent wakes this thread for any later
-            // news.
+            // The thread is marked as asleep before it checks for completions once more: the agent wakes it for every
+            // completion after that check.
             client.set_asleep(true);
             if client.news() {
                 client.set_asleep(false);
@@ -449,7 +449,8 @@ impl Connection<'_> {
         let client_fd = |events| PollFd::new(self.stream.as_fd(), events);
         events.set(PollFlags::POLLOUT, !self.output.is_empty());
         let (hung_up, woken) = {
-            // Polling a closed socket would end every sleep at once.
+            // A socket that the client has closed is left out of the poll, which would otherwise return at once every
+            // time.
             let first = usize::from(self.gone);
             let mut set = [client_fd(events), client_fd(PollFlags::empty())];
             let mut end = 1;
@@ -457,7 +458,8 @@ impl Connection<'_> {
                 set[1] = PollFd::new(client.as_fd(), PollFlags::POLLIN);
                 end = 2;
             }
-            // Rounded up to milliseconds, because a thread that wakes before the deadline would spin.
+            // The time-out is rounded up to whole milliseconds: a thread that woke before the deadline would spin until
+            // then.
             let most = PollTimeout::from(most.as_micros().div_ceil(1000).min(1000) as u16);
             match poll(&mut set[first.min(end)..end], most) {
                 Ok(_) | Err(OsErrno::EINTR) => {}
@@ -474,7 +476,7 @@ impl Connection<'_> {
             }
         }
         match self.awaits {
-            // Bytes sent before the client hung up can still be received.
+            // Not an error yet: bytes that the client sent before it hung up can still be received.
             AwaitedInput::Bytes => Ok(()),
             _ if !hung_up => Ok(()),
             // The client hung up, and all of its requests are done.

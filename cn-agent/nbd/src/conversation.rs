@@ -250,7 +250,7 @@ impl Conversation {
         &self.input[self.taken..]
     }
 
-    /// Step that requests the bytes missing to a total of `length`; `None` if none is missing.
+    /// The step that receives the rest of a message of `length` bytes; `None` if the whole message has been received.
     fn missing(&self, length: usize) -> Option<ConversationStep> {
         length.checked_sub(self.rest().len()).filter(|missing| *missing > 0).map(ConversationStep::Receive)
     }
@@ -414,7 +414,7 @@ impl Conversation {
             RequestKind::WriteZeroes => ExportCommand::WriteZeroes { offset, length },
             RequestKind::Trim => ExportCommand::Trim { offset, length },
             RequestKind::Flush => ExportCommand::Flush,
-            // `objection` has refused all other requests above.
+            // Not reached: a disconnect was handled above, and `objection` has refused unknown requests.
             RequestKind::Disconnect | RequestKind::Other(_) => return Ok(None),
         };
         if payload > 0 {

@@ -43,7 +43,7 @@ impl Output {
         self.segments.is_empty()
     }
 
-    /// Number of waiting bytes that are not data.
+    /// Number of bytes that wait to be sent, not counting the data of reads.
     pub fn waiting(&self) -> usize {
         self.bytes.len() - self.done
     }
@@ -59,7 +59,7 @@ impl Output {
         }
     }
 
-    /// Appends `bytes` to the output, and empties it.
+    /// Moves the content of `bytes` to the end of the output; `bytes` is empty afterwards.
     pub fn take(&mut self, bytes: &mut Vec<u8>) {
         self.append(|out| out.append(bytes));
     }
@@ -72,7 +72,7 @@ impl Output {
     /// Answers the request `cookie`, a read of zero bytes.
     pub fn nothing(&mut self, cookie: u64) {
         match self.structured {
-            // Clients disconnect on a data chunk without data.
+            // A chunk without content, because clients disconnect when they receive a data chunk of zero bytes.
             true => self.append(|out| put_chunk(out, cookie, true, CHUNK_NONE, &[])),
             false => self.done(cookie),
         }
@@ -100,7 +100,8 @@ impl Output {
     }
 
     /// Appends data of the read `cookie`. The data stays in the data area at byte `at` until
-    /// [`next_sent`](Self::next_sent) returns its part. Without structured replies it must be all data of the read.
+    /// [`next_sent`](Self::next_sent) returns its part. Without structured replies, a single call has to append the
+    /// whole data of the read.
     pub fn part(&mut self, cookie: u64, last: bool, offset: u64, part: u16, at: usize, length: usize) {
         self.data_header(cookie, last, offset, length);
         self.data(part, at, length);
@@ -186,7 +187,7 @@ pub enum SentItem {
     Staged(usize),
 }
 
-/// The longest prefix of `text` that may be sent.
+/// The longest prefix of `text` of at most [`TEXT_MAX`] bytes.
 pub(super) fn clipped(text: &str) -> &str {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {

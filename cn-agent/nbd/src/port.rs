@@ -1,5 +1,5 @@
-//! A port of the agent to a region, for as long as the export exists. When the agent ends, a port of its successor
-//! replaces this one, and the data that waits in the old data area is copied.
+//! A port (connection to the agent for reads and writes) to a region, for as long as the export exists. When the agent
+//! ends, a port of the next agent replaces this one, and the data that waits in the old data area is copied.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,7 +54,8 @@ pub struct RegionLocation {
 pub struct Port {
     place: RegionLocation,
     hpa: u64,
-    /// Port of the present agent, or of a dead agent until a successor is found: data waits in the port's memory.
+    /// Port of the present agent. If that agent is dead, the port is kept until there is a next one, because data waits
+    /// in the port's memory.
     client: client::Port,
     is_there: bool,
 }
@@ -107,7 +108,7 @@ impl Port {
         self.client.data()
     }
 
-    /// Submits an operation to the agent; drops it without an agent.
+    /// Submits an operation to the agent. If there is no agent, the operation is dropped.
     pub fn submit(&mut self, order: &PortOrder) {
         let (memory, base) = self.client.data();
         let mut line = [0; LINE_SIZE];
@@ -123,7 +124,8 @@ impl Port {
         self.is_there = false;
     }
 
-    /// Connects to the agent's successor, and copies the blocks at these offsets of the data area.
+    /// Connects to the agent that replaces the dead one, and copies the blocks at these offsets from the old data area
+    /// to the new one.
     ///
     /// # Errors
     /// Any [`PortError`]; does not wait.

@@ -147,8 +147,8 @@ impl Requests {
             }
             ExportCommand::Write { offset, length } => (DataHandling::Write, offset, length),
             ExportCommand::WriteZeroes { offset, length } => (DataHandling::Zero, offset, length),
-            // Nothing to do: each write was at its memory node before it was answered, and a region cannot be shrunk in
-            // part.
+            // Nothing to do for a flush, because each write had reached its memory node when it was answered, nor for a
+            // trim, because a part of a region cannot be given back.
             ExportCommand::Flush | ExportCommand::Trim { .. } => return output.done(cookie),
         };
         let Some(at) = self.free.pop() else { return };
@@ -171,7 +171,7 @@ impl Requests {
     pub fn cut(&mut self, output: &mut Output) {
         while let Some(at) = self.queue.front().copied() {
             let Some(slot) = &mut self.slots[usize::from(at)] else { return };
-            // A failed request is not continued, but the payload of a write has to be received.
+            // No further part of a failed request is cut, except for a write, whose payload still has to be received.
             if slot.failed.is_some() && slot.way != DataHandling::Write {
                 slot.cut = slot.length;
             }
@@ -189,7 +189,8 @@ impl Requests {
         let Some(slot) = &mut self.slots[usize::from(at)] else { return false };
         let Some(tag) = self.free_parts.last().copied() else { return false };
         if slot.way == DataHandling::StagedRead && slot.staged.is_empty() {
-            // A single staged read may have any length, so that it is served at all.
+            // The limit does not apply to the only staged read: a read longer than the limit would otherwise never be
+            // served.
             if self.staged > 0 && self.staged + slot.length as usize > STAGED_MAX {
                 return false;
             }
@@ -204,7 +205,8 @@ impl Requests {
             DataHandling::Zero => ZERO_PART,
             _ => RUN_MAX as u64 * BLOCK as u64,
         };
-        // Parts end at a line boundary. A request that fits one part stays whole, since its answer is one chunk.
+        // Parts end at a line boundary. A request that fits into one block is not divided, because it is answered in
+        // one chunk.
         let one = slot.offset % LINE + slot.length <= BLOCK as u64;
         let stretch = if one { left } else { left.min(most - offset % most) };
         let length = if reads {
@@ -277,7 +279,7 @@ impl Requests {
         }
     }
 
-    /// Ends the last request after the client hung up, because its payload will not arrive.
+    /// Ends the write whose payload is incomplete, after the client hung up: the rest of the payload will not arrive.
     pub fn hang_up(&mut self, output: &mut Output) {
         let filling = self.filling.front().and_then(|tag| self.part(*tag)).map(|part| part.slot);
         let Some(at) = filling.or(self.queue.back().copied()) else { return };
@@ -314,7 +316,8 @@ impl Requests {
             }
             DataHandling::Write if whole => Operation::WriteBytes(lines),
             DataHandling::Zero if whole => Operation::Zero(lines.count),
-            // A patch keeps the rest of the line, which other clients may write at the same time.
+            // A patch leaves the other bytes of the line unchanged, because other clients may write these at the same
+            // time.
             DataHandling::Write | DataHandling::Zero => {
                 Operation::Patch(u64::MAX >> (LINE - part.length) << part.within())
             }
@@ -368,7 +371,7 @@ impl Requests {
     ) -> Option<bool> {
         let (tag, part) = self.take_given(tag)?;
         let slot = self.slots[usize::from(part.slot)].as_mut()?;
-        // The limit counts from the first failure; at shutdown it is over at once.
+        // The time limit of a request counts from its first failure; during shutdown the limit is zero.
         let until = retry_limit.now + retry_limit.most;
         let until = (*slot.until.get_or_insert(until)).min(until);
         if is_transient && retry_limit.now < until && slot.failed.is_none() {
@@ -393,15 +396,15 @@ impl Requests {
         self.away(retry_limit);
     }
 
-    /// Starts the time limit of all waiting requests, since there is no port.
+    /// Starts the time limit of all requests in progress, because there is no port at present.
     pub fn away(&mut self, retry_limit: RetryLimit) {
         for slot in self.slots.iter_mut().flatten() {
             slot.until.get_or_insert(retry_limit.now + retry_limit.most);
         }
     }
 
-    /// Fails the requests that have waited too long for a port, or all waiting requests if waiting is of no use.
-    /// Returns whether there were any.
+    /// Fails the requests that have waited too long for a port; with `no_use`, all waiting requests. Returns whether
+    /// any request failed.
     pub fn expire(
         &mut self,
         why: &dyn std::fmt::Display,
@@ -465,7 +468,7 @@ impl Requests {
         self.settle(part.slot, output);
     }
 
-    /// Answers a request, once all of its parts have ended.
+    /// Answers a request and frees its slot if all of its parts have ended; otherwise does nothing.
     fn settle(&mut self, at: u16, output: &mut Output) {
         let Some(slot) = &mut self.slots[usize::from(at)] else { return };
         let stopped = slot.failed.is_some() && slot.way != DataHandling::Write;
@@ -486,7 +489,7 @@ impl Requests {
                     self.send_held(at, output);
                 }
                 DataHandling::Write | DataHandling::Zero => output.done(slot.cookie),
-                // The request was answered with its last data.
+                // Nothing to send: the last part of the read's data completed the answer.
                 DataHandling::Read => {}
             },
         }

@@ -59,7 +59,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shared.ending().store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has printed its message.
+            // The result is ignored: a thread that panicked has printed its message already.
             let _ = thread.join();
         }
     }
@@ -85,7 +85,7 @@ fn accept(socket: &Bound, shared: &Arc<ServerState>) {
             Err(error) => warn!(%error, "a client could not be served"),
         }
     }
-    // Closed for reading only: requests that were received completely are still answered.
+    // The sockets are closed for reading only, so that requests that were received completely are still answered.
     shared.slots.shut_down(Shutdown::Read);
     let deadline = Instant::now() + LEAVE_MAX;
     while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
@@ -124,7 +124,8 @@ fn next_client(socket: &Bound, shared: &ServerState) -> Option<UnixStream> {
 
 /// Takes a slot for a client; `None` if all slots are in use.
 fn serve_client(stream: &UnixStream, shared: &ServerState) -> io::Result<Option<ClientSlot>> {
-    // As large as the kernel allows: otherwise an answer of a mebibyte takes many sends, and both ends sleep for each.
+    // The send buffer is made as large as the kernel allows: with a small one, an answer of a mebibyte takes many
+    // sends, and client and server sleep for each.
     let _ = setsockopt(stream, SndBuf, &ANSWERS_MAX);
     Ok(shared.slots.take(stream.try_clone()?, Instant::now()))
 }

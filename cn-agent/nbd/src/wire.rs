@@ -61,7 +61,7 @@ bitflags! {
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ClientFlags: u16 {
-        /// Answer only once the data is as durable as after a flush.
+        /// The server answers only when the data is as durable as after a flush.
         const FUA = 1;
         /// Store zeros, not a hole.
         const NO_HOLE = 1 << 1;
@@ -139,11 +139,11 @@ pub enum Errno {
     /// `EPERM`: a write to a read-only export.
     NotPermitted = 1,
     Io = 5,
-    /// `EINVAL`: malformed, or a read beyond the end.
+    /// `EINVAL`: the request is malformed, or is a read beyond the end.
     Invalid = 22,
     /// `ENOSPC`: a write beyond the end.
     NoSpace = 28,
-    /// `EOVERFLOW`: longer than an answer can be.
+    /// `EOVERFLOW`: the read is longer than an answer can be.
     Overflow = 75,
 }
 

@@ -19,7 +19,7 @@ pub enum MapClaim {
     Free,
     /// Another process owns the region's space.
     Taken,
-    /// The region's space is abandoned, but its dirty pages are still being written back.
+    /// The region's space has no owner any more, but its dirty pages are still being written back.
     Ending,
 }
 
@@ -29,8 +29,8 @@ impl Space {
         self.owners = if owns { self.owners + 1 } else { self.owners.saturating_sub(1) };
     }
 
-    /// Whether the space has neither an owner nor a member, and no member of a dead agent is expected to
-    /// rejoin.
+    /// Whether the space has neither an owner nor a member (a process that maps it). A process that may still rejoin
+    /// after the end of the former agent counts as a member.
     pub(super) fn is_idle(&self) -> bool {
         self.owners == 0 && self.memory.mappings().iter().next().is_none() && self.takeover.is_none()
     }
@@ -55,7 +55,7 @@ impl Spaces {
             (false, false) => false,
         };
         if alike && joins {
-            // An idle space gets a new owner here, so its content is not to be dropped any more.
+            // An idle space has a new owner now, so its content must not be dropped any more.
             space.unwanted &= !idle;
             if idle && !request.resume {
                 space.set_limit(limit_pages(request.limit, space.options().pages));
@@ -252,7 +252,7 @@ mod tests {
         let owned = |claim: io::Result<MapClaim>| matches!(claim, Ok(MapClaim::Owned(made)) if made.id == id);
         assert!(owned(spaces.claim(&fresh)) && owned(spaces.claim(&request(MappingKind::Shared))));
         (0..3).for_each(|_| spaces.own(id, false));
-        // Written content must reach the memory nodes before the region is mapped as another kind.
+        // Written content must reach the memory nodes before the region is mapped as memory of another kind.
         assert!(matches!(spaces.claim(&request(MappingKind::Foreign)), Ok(MapClaim::Ending)));
         let tight = MapRequest { limit: 128 << 10, ..request(MappingKind::Shared) };
         assert!(owned(spaces.claim(&tight)));

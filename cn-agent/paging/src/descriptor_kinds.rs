@@ -5,8 +5,8 @@
 use std::fs::read_link;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Whether a descriptor is a userfaultfd, by the kernel's name for it. No path equals that name: paths begin
-/// with `/`.
+/// Whether a descriptor is a userfaultfd, judged by the name that the kernel gives it. No file can have that name,
+/// because the path of a file begins with `/`.
 pub fn is_userfaultfd(descriptor: impl AsFd) -> bool {
     let name = read_link(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd()));
     name.is_ok_and(|name| name.as_os_str() == "anon_inode:[userfaultfd]")

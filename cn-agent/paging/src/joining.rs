@@ -48,7 +48,8 @@ pub fn unseen(pid: u32) -> String {
 impl Spaces {
     /// Makes a process a member if the checks pass, and sends it the answer, with the reason of a refusal.
     pub fn join(&mut self, mut joining: JoinAttempt) {
-        // A process that rejoins was admitted by the agent's predecessor.
+        // The limit of processes for each user does not apply to a process that rejoins, because the former agent
+        // admitted it.
         let user = self.get(joining.space).filter(|_| !joining.resume).and_then(|space| space.options().user);
         let room = self.check_processes(user).map_err(refused);
         let outcome = match self.get_mut(joining.space) {
@@ -74,10 +75,9 @@ impl Spaces {
 }
 
 impl Space {
-    /// Whether a user's processes may map this space's memory. The owner, root and the agent's user may;
-    /// without an owner, so may everyone who can use this agent. A space that root owns is open to all users,
-    /// because root's program may start processes of other users; only these processes are given the space's
-    /// number.
+    /// Whether processes of the user `uid` may map this space's memory. The owner, root and the agent's user may. A
+    /// space without an owner is open to everyone who can use this agent. A space that root owns is open to all users,
+    /// because root's program may start processes of other users; only these processes know the space's number.
     fn admits(&self, uid: u32) -> bool {
         has_all_rights(uid) || self.options.owner.is_none_or(|owner| owner == uid || owner == 0)
     }
@@ -267,7 +267,7 @@ impl Space {
         });
         if let Some((mapping, linked)) = known.map(|(id, mapped)| (id, mapped.link.is_some())) {
             if linked {
-                // The messages on the member's former connection must be handled first.
+                // The previous connection may still contain messages of the member, which must be handled first.
                 let text = "its previous connection has not ended yet".to_string();
                 return Err(JoinRefusal { status: NOT_YET, text });
             }
@@ -294,7 +294,7 @@ impl Space {
         }
         let mapping = self.pager.add_mapping(view).map_err(refused)?;
         let mapped = self.mapped(joining, uffd.into_inner(), process, nonce);
-        // Wakes threads whose faults the dead agent left unserved: they fault again.
+        // Threads whose faults the dead agent did not serve still wait: they are woken, and fault again.
         if let Err(error) = mapped.uffd.wake(mapped.all()) {
             dispose(mapped);
             return Err(refused(error));

@@ -116,7 +116,8 @@ impl MemberLink {
                 *place = Pages { first: range.start, count: range.end - range.start };
             }
             let order = Message::new(MessageKind::Drop, &pages[..some.len()]);
-            // A failure is ignored: it ends the mapping, and the end of a mapping settles its orders.
+            // A failed send is ignored: the connection then ends, and the orders that were not answered count as
+            // carried out.
             self.send_message(&order);
             self.ordered.push_back(order);
         }
@@ -127,7 +128,7 @@ impl MemberLink {
         std::mem::take(&mut self.ordered)
     }
 
-    /// Notifies the member that the content of a page is lost.
+    /// Notifies the member that the content of page `page` of its view is lost.
     pub fn lost(&mut self, page: u32) {
         self.send_message(&Message::new(MessageKind::Lost, &[Pages { first: page, count: 1 }]));
     }
@@ -138,7 +139,7 @@ impl MemberLink {
         self.send_message(&Message::new(MessageKind::Unmarked, &[Pages { first: page, count: 1 }]))
     }
 
-    /// Sends the member the reason for the losses that are reported next.
+    /// Sends the member the reason of the page losses that the following messages report.
     pub fn why(&mut self, text: &str) {
         self.send_message(&Message::words(MessageKind::Why, text));
     }
@@ -148,7 +149,7 @@ impl MemberLink {
         self.send_message(&Message::new(MessageKind::Discarded, &[]));
     }
 
-    /// Notifies the member that its region has had no free slot for too long; the member then ends its
+    /// Notifies the member that the region has had no room for evicted pages for too long; the member then ends its
     /// process.
     pub fn full(&mut self) {
         self.send_message(&Message::new(MessageKind::Full, &[]));
@@ -194,7 +195,7 @@ impl MemberLink {
 
     fn decode_message(&mut self, message: Message) -> MemberMessage {
         match message.kind {
-            // An answer without a preceding order violates the protocol.
+            // `Dropped` answers an order; if there is no unanswered order, the member has violated the protocol.
             MessageKind::Dropped => {
                 self.ordered.pop_front().map_or(MemberMessage::Gone, MemberMessage::Dropped)
             }

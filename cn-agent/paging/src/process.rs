@@ -31,7 +31,7 @@ pub enum ProcessError {
     )]
     Another {
         pid: u32,
-        /// User id of the process that requested this.
+        /// User id of the process that made the request to join.
         uid: u32,
     },
     /// A passed descriptor is not the file of this name in `/proc/PID`.
@@ -77,7 +77,8 @@ impl MemoryFiles {
 /// Returns `fd` as a file if it is the file `name` in `/proc/PID` of any process.
 fn file_of_process(fd: OwnedFd, name: &'static str) -> Result<File, ProcessError> {
     let other = |_| ProcessError::OtherFile(name);
-    // The kernel itself writes the link's text: no file system is asked for it, so none can block this call.
+    // The kernel itself generates the text of this link without a call to the file's file system, so no program can
+    // block the call.
     let path =
         read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| ProcessError::OtherFile(name))?;
     if path.file_name().is_none_or(|last| last != name) {
@@ -116,8 +117,8 @@ impl Process {
         Process { files, ..self }
     }
 
-    /// Checks that the process has no more rights than this user. A success permits nothing by itself: right
-    /// after the check, the process may execute another program.
+    /// Checks that the process has no more rights than this user. Success is no permission by itself, because the
+    /// process may execute another program right after the check.
     fn check(&self, uid: u32) -> Result<(), ProcessError> {
         let pid = self.pid;
         if has_all_rights(uid) {
@@ -286,8 +287,8 @@ mod tests {
 
     #[test]
     fn memory_that_is_gone_is_not_another_programs() {
-        // A shell that, on request, executes another program under the same process number. Its memory is completely
-        // mapped once it has written a line.
+        // A shell that executes another program, under the same process id, when it reads a line. The shell's memory is
+        // completely mapped after it has written a line.
         let mut child = Command::new("sh")
             .args(["-c", "echo here; read line; exec sleep 1000"])
             .stdin(std::process::Stdio::piped())

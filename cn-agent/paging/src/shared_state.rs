@@ -61,8 +61,8 @@ pub struct Record {
     pub started: u64,
     /// Address of the view's memory in the process.
     pub address: u64,
-    /// First word of the random content at that address by which the agent verified the process's files; 0
-    /// without files.
+    /// First word of the random content that the agent wrote to that address to verify the process's files; 0 without
+    /// files.
     pub nonce: u64,
 }
 
@@ -78,8 +78,8 @@ impl Deref for Words {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is as long as `skip` and `count` words, made so in `Words::map`, and begins at a page;
-        // its size is sealed, it is mapped as long as `self` lives, and all processes access it as atomic words.
+        // SAFETY: `Words::map` maps `skip` plus `count` words, from the start of a page; the size of the file is
+        // sealed, the memory stays mapped as long as `self` lives, and all processes access it as atomic words.
         unsafe {
             std::slice::from_raw_parts(self.map.as_ptr().add(self.skip).cast::<AtomicU64>(), self.count)
         }
@@ -218,7 +218,7 @@ impl SharedState {
         self.head[5].store(u64::from(limit), Ordering::Relaxed);
     }
 
-    /// Maps the table of a view: one entry for each page, shared with a successor of this agent.
+    /// Maps the table of a view: one entry for each page, which a later agent takes over from this one.
     ///
     /// # Errors
     /// The kernel's error; [`io::ErrorKind::InvalidInput`] if there is no such view.
@@ -290,7 +290,7 @@ fn options_of(header: &[u64; HEADER_WORDS]) -> Option<SpaceOptions> {
     let bytes: Vec<u8> = header[NAME_AT..].iter().flat_map(|word| word.to_le_bytes()).collect();
     let region = String::from_utf8(bytes.get(..usize::try_from(name).ok()?)?.to_vec()).ok()?;
     let has_room = match kind {
-        // A region of private memory that has grown may have more pages than a view has room for.
+        // A region of private memory that has grown may have more pages than a view, whose size is fixed.
         MappingKind::Private => true,
         MappingKind::Shared | MappingKind::Foreign => view_pages == pages,
     };

@@ -56,8 +56,7 @@ pub struct JoinAttempt {
     pub peer_uid: u32,
     /// Number of the view that a forked child or rejoining member has already; `None` for a new process.
     pub view: Option<u16>,
-    /// Whether the process was a member before and rejoins, after the agent was restarted or its connection
-    /// broke.
+    /// Whether the process rejoins: it was a member before the agent was restarted or the connection broke.
     pub resume: bool,
     /// Userfaultfd of the process; `None` for a forked child.
     pub uffd: Option<OwnedFd>,
@@ -132,7 +131,7 @@ impl Spaces {
         self.epoll.0.as_fd()
     }
 
-    /// Address ranges that are mapped, and therefore closed to line accesses.
+    /// Address ranges of mapped regions, in which the engine refuses reads and writes of single lines.
     #[inline]
     pub fn mapped(&self) -> &[Range<u64>] {
         &self.mapped
@@ -143,7 +142,7 @@ impl Spaces {
         self.active.is_empty()
     }
 
-    /// Whether the next round should come soon, even without events.
+    /// Whether there is work to do for which no event will arrive, so that the caller should not sleep.
     #[inline]
     pub fn has_work(&self) -> bool {
         !self.active.is_empty() && (self.transfers.is_waiting() || self.any(Space::has_work))
@@ -249,7 +248,7 @@ impl Spaces {
         }
     }
 
-    /// Recomputes the list of mapped address ranges, which are closed to line accesses.
+    /// Recomputes the list of mapped address ranges, in which reads and writes of single lines are refused.
     pub(super) fn close_lines(&mut self) {
         self.mapped.clear();
         let here = self.list.0.iter().flatten().map(|space| space.options());
@@ -366,7 +365,8 @@ impl Spaces {
         work
     }
 
-    /// Records the durations of those faults that had to wait for room and have been served since.
+    /// Records the durations of faults that had to wait because too many pages were resident, and that have been served
+    /// meanwhile.
     #[cold]
     fn check_stalled(&mut self) {
         let list = &self.list.0;

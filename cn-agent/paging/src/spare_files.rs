@@ -8,8 +8,8 @@ use nix::sys::resource::{Resource, getrlimit};
 /// Number of descriptors, those with the highest numbers, that are never used for clients.
 const SPARE: u64 = 64;
 
-/// Whether a descriptor opened for a client has one of the reserved numbers. The kernel gives the lowest free
-/// number, so all others are in use then.
+/// Whether a descriptor opened for a client has one of the reserved numbers. The kernel assigns the lowest free number,
+/// so a reserved number means that all other numbers are in use.
 pub fn is_spare(descriptor: impl AsFd) -> bool {
     let number = descriptor.as_fd().as_raw_fd().cast_unsigned();
     getrlimit(Resource::RLIMIT_NOFILE).is_ok_and(|(limit, _)| u64::from(number) + SPARE >= limit)

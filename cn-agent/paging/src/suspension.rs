@@ -1,5 +1,4 @@
-//! Suspension of a space, found by its number: its region moves to another compute node, or is expected from
-//! one.
+//! Suspension of the space with a given number, while its region moves to another compute node or is expected from one.
 
 use cxloe_cn_core::mapped::SpaceError;
 
@@ -18,11 +17,11 @@ impl Spaces {
         Ok(())
     }
 
-    /// Passes the notes of the region's previous compute node on the pages to a suspended space.
+    /// Passes notes on the pages, from the region's previous compute node, to a suspended space.
     ///
     /// # Errors
-    /// [`SpaceError::Unknown`], [`SpaceError::NotSuspendable`] unless the space is suspended and its region
-    /// not attached.
+    /// [`SpaceError::Unknown`], [`SpaceError::NotSuspendable`] unless the space is suspended and its region not
+    /// attached.
     pub fn note(&mut self, id: u64, notes: &PageNotes) -> Result<(), SpaceError> {
         let space = self.get_mut(id).ok_or(SpaceError::Unknown)?;
         space.note(notes)
@@ -46,8 +45,8 @@ impl Spaces {
         Ok(())
     }
 
-    /// Whether pages of this region may be resident: it has a space, and the space has not removed all of
-    /// them.
+    /// Whether pages of this region may be resident: the region has a space, from which not all pages have been
+    /// removed.
     pub fn uses(&self, region: &str) -> bool {
         self.any(|space| space.options().region == region && space.uses_region())
     }
@@ -133,7 +132,7 @@ mod tests {
         spaces.serve_again(id, HPA).unwrap();
         assert!(spaces.uses("r") && spaces.serve_again(id, HPA).is_ok());
 
-        // The suspended space's region is destroyed, and a new region of the same name is mapped.
+        // The region of the suspended space is destroyed, and a new region with the same name is mapped.
         spaces.suspend(id, Box::new(|_| ())).unwrap();
         spaces.get_mut(id).unwrap().leave(&mut transfers);
         spaces.dropped(HPA);

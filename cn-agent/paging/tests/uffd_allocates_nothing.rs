@@ -21,14 +21,14 @@ thread_local! {
 
 // SAFETY: everything is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: as the trait requires.
+    // SAFETY: the call is passed on to the system's allocator, which fulfils the trait's contract.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
         // SAFETY: the caller ensures the trait's conditions, which are those of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: as the trait requires.
+    // SAFETY: the call is passed on to the system's allocator, which fulfils the trait's contract.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
         // SAFETY: the caller ensures the trait's conditions, which are those of the system's allocator.
@@ -53,7 +53,7 @@ fn operations_on_pages_allocate_nothing() {
     uffd.handshake(Features::WRITE_PROTECT).unwrap();
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let bytes = NonZeroUsize::new(4 * PAGE as usize).unwrap();
-    // SAFETY: a new mapping where the kernel likes.
+    // SAFETY: the kernel makes a new mapping at an address that it chooses.
     let memory = unsafe { mmap_anonymous(None, bytes, protection, MapFlags::MAP_PRIVATE) }.unwrap();
     let at = |page: u64| memory.as_ptr() as u64 + page * PAGE;
     let page = [7; PAGE as usize];
@@ -61,7 +61,7 @@ fn operations_on_pages_allocate_nothing() {
     let pagemap = Pagemap::own().unwrap();
 
     let counted = allocations(|| {
-        // SAFETY: a mapping of this test, touched by address alone.
+        // SAFETY: the mapping belongs to this test, which accesses it by address only.
         unsafe { uffd.register(at(0)..at(4), Modes::MISSING | Modes::WRITE_PROTECT) }.unwrap();
         uffd.copy(at(0), &page, Access::Protected).unwrap();
         assert_eq!(uffd.copy(at(0), &page, Access::Writable), Err(UffdError::Exists));
@@ -72,7 +72,7 @@ fn operations_on_pages_allocate_nothing() {
         // Some kernels lack these operations; then their errors must not allocate either.
         let _ = uffd.poison(at(2)..at(3));
         let _ = uffd.continue_(at(3)..at(4), Access::Writable);
-        // SAFETY: a mapping of this test, touched by address alone.
+        // SAFETY: the mapping belongs to this test, which accesses it by address only.
         let _ = unsafe { uffd.move_(at(3), at(1), PAGE) };
         let _ = pagemap.scan(at(0)..at(4), Categories::PRESENT, Action::empty(), &mut found);
         assert_eq!(uffd.events(&mut buffer).unwrap().count(), 0);

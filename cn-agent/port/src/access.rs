@@ -21,16 +21,16 @@ use nix::unistd::geteuid;
 
 use crate::manager::is_private;
 
-/// Sources of credentials and key, in the order of the diagram above.
+/// Sources of credentials and key, in the order of the diagram at the top of the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// File with the certificate of this compute node, as `cn-agent join` writes it; `None`: the one in `data_dir`,
-    /// else the credentials of the process, as the token in `CXLOE_TOKEN`.
+    /// File with the certificate of this compute node, as `cn-agent join` writes it; `None`: the file in `data_dir`, or
+    /// if there is none, the credentials of the process, such as the token in `CXLOE_TOKEN`.
     pub identity: Option<PathBuf>,
     /// File with the key of this compute node, created if absent; `None`: as described in the module.
     pub node_key: Option<PathBuf>,
-    /// Folder in which `cn-agent join` has put certificate and key; `None`: `/var/lib/cxloe` as root, else
-    /// `~/.local/state/cxloe`.
+    /// Folder in which `cn-agent join` has put certificate and key; `None`: `/var/lib/cxloe` for root; for other users
+    /// `cxloe` in `$XDG_STATE_HOME`, by default `~/.local/state/cxloe`.
     pub data_dir: Option<PathBuf>,
     /// Whether frames are sent without encryption, with a checksum only.
     pub insecure: bool,
@@ -85,7 +85,7 @@ pub struct Opened {
     pub identity: Option<(PathBuf, IdentityFile)>,
     /// Key of the node's sessions; `None`: frames are not sealed.
     pub key: Option<Arc<NodeKey>>,
-    /// Whether the key was made for this run: the manager then replaces the former key by it.
+    /// Whether the key was generated for this run. The manager then replaces the node's former key by this one.
     pub is_new: bool,
 }
 
@@ -99,8 +99,8 @@ fn usual_folder() -> PathBuf {
 }
 
 impl Access {
-    /// Options from the environment, for programs without options of this project: `CXLOE_IDENTITY`, `CXLOE_NODE_KEY`,
-    /// `CXLOE_DATA_DIR`, and `CXLOE_INSECURE=1`.
+    /// Options from the environment, for programs whose command line has none: `CXLOE_IDENTITY`, `CXLOE_NODE_KEY`,
+    /// `CXLOE_DATA_DIR`, and `CXLOE_INSECURE` (`1` or `true`).
     pub fn of_environment() -> Access {
         let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         Access {

@@ -22,8 +22,8 @@ use cxloe_wire::frame::{Mac, SHARDS_MAX};
 /// Parameters of a connection: link, manager, region and waiting.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Prefix of two names: of this compute node at the manager, followed by its address, and of a new region,
-    /// followed by a number.
+    /// Prefix for the name of this compute node at the manager, to which the node's address is appended, and for the
+    /// name of a new region, to which a number is appended.
     pub name: String,
     /// Interface and implementation of the link.
     pub link: LinkConfig,
@@ -123,10 +123,10 @@ pub enum ConnectError {
     /// The thread that renews the certificate could not be started.
     #[error("no thread for the certificate can be started: {0}")]
     Renewer(std::io::Error),
-    /// The manager cannot be followed.
+    /// The registration failed, or this node refuses the manager's answer.
     #[error(transparent)]
     Follow(#[from] FollowError),
-    /// The thread that follows the manager could not be started.
+    /// The thread that receives changes from the manager could not be started.
     #[error("no thread that follows the manager can be started: {0}")]
     Follower(std::io::Error),
     /// The thread for handshakes could not be started.
@@ -137,7 +137,7 @@ pub enum ConnectError {
     Port(#[from] PortError),
 }
 
-/// A line port to a region, and the lease that ends the use of the region.
+/// A line port to a region, and the lease of the region, which has to be ended after use.
 pub struct Connected {
     /// Line port to the region, without a line cache.
     pub port: Port,
@@ -203,7 +203,7 @@ impl Shards {
         });
         let links = links.collect::<Result<Vec<_>, _>>()?;
         let node = ComputeNode::register(options, links[0].info().clone())?;
-        // From here on, dropping the lease on an error gives the region back.
+        // If a later step fails, dropping the lease gives the region back.
         let mut lease = Lease { node, temporary: None };
         let region = lease.node.region(options, &mut lease.temporary)?;
         let attachment = Attachment::over_ethernet(region.clone(), HPA, region.size);

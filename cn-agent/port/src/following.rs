@@ -1,6 +1,7 @@
-//! Following the manager in a program that is a compute node itself: a thread around the same [`Follow`] that the
-//! agent uses. Sessions end when the key of a memory node is revoked, and are renegotiated when it changes. A manager
-//! whose store is older than this node's watermark is refused, and its answers change nothing.
+//! Following the manager in a program that is a compute node itself: a thread keeps the registration alive and receives
+//! changes, by the same [`Follow`] that the agent uses. Sessions end when the key of a memory node is revoked, and are
+//! renegotiated when the key changes. A manager whose store is older than this node's watermark (the progress of the
+//! store that the node has seen) is refused, and its answers change nothing.
 //!
 //! ```text
 //!   Follower (thread) -- register, sync, waits --> manager
@@ -34,7 +35,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pause before the next request to a manager that did not answer or is refused.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reason why the manager is not followed now.
+/// Reason why a request to the manager returned nothing that this node can use.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
     /// The request failed or was refused.
@@ -54,7 +55,8 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Registers `node`. `joined` is the manager's watermark at which the node joined; `None` if it has not joined.
+    /// Registers `node`. `joined` is the watermark (progress of the manager's store) at the time when the node joined;
+    /// `None` if the node has not joined.
     ///
     /// # Errors
     /// Any [`FollowError`].
@@ -120,7 +122,8 @@ impl Registration {
         };
         self.follow.on_answer(answer, &mut self.attachments)?;
         if self.follow.is_registered() {
-            // A key may have been revoked before the first listing, so it is compared with what the ports use.
+            // A key may have been revoked between the creation of its region and this listing: the listed keys are
+            // compared with those that the ports use.
             keys.update_from(&listed);
         }
         Ok(())
@@ -159,14 +162,14 @@ pub struct PeerKeys {
 }
 
 impl PeerKeys {
-    /// Sets the keys that the legs of these regions name.
+    /// Stores the keys of all memory nodes that have a part of these regions.
     pub fn update_from(&self, regions: &[Region]) {
         let legs = regions.iter().flat_map(|region| &region.legs);
         self.update(legs.flat_map(|leg| leg.macs.iter().map(|mac| (*mac, leg.mn_key))));
     }
 
-    /// Sets the keys of these memory nodes. A node that had a key and is given none counts as revoked; the keys of
-    /// other nodes stay.
+    /// Stores the keys of these memory nodes. `None` for a node whose key was stored before means that the key was
+    /// revoked. The keys of other nodes stay.
     fn update(&self, keys: impl IntoIterator<Item = (Mac, Option<PublicKey>)>) {
         let mut own = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let before = own.clone();
@@ -201,9 +204,9 @@ impl KeyWatch {
         self.peers.changes.load(Ordering::Acquire) != self.seen
     }
 
-    /// Passes the keys to the engine: sessions with revoked memory nodes end with the next poll, which is due at
-    /// once. If the keys are locked, the call does nothing and the change stays due: the data path neither allocates
-    /// nor waits for a lock.
+    /// Passes the keys to the engine: sessions with memory nodes whose keys were revoked end at the engine's next poll,
+    /// which is due at once. If another thread holds the lock of the keys, the call does nothing and the change stays
+    /// due: the data path neither allocates nor waits for a lock.
     #[cold]
     pub fn apply(&mut self, engine: &mut Engine, now: Time) {
         let seen = self.peers.changes.load(Ordering::Acquire);
@@ -214,7 +217,8 @@ impl KeyWatch {
         };
         self.seen = seen;
         let keys = &self.keys;
-        // Nodes are barred first, so that no session is opened without a key.
+        // Memory nodes whose keys were revoked are barred first, because a session with them would otherwise be opened
+        // without a key.
         engine.bar(|mac| announced.get(&mac) == Some(&None), now);
         let pair = |mac| {
             announced.get(&mac).map_or_else(|| keys.with(mac), |key| key.and_then(|key| keys.pair(key)))
@@ -269,8 +273,8 @@ fn follow(mut registration: Registration, keys: &PeerKeys, stopped: &Receiver<()
         let mut pause = Duration::ZERO;
         match registration.step(keys) {
             Ok(()) => reported = false,
-            // The manager was restarted, or another one leads: registers again, the first time without a
-            // pause.
+            // The manager was restarted, or another manager leads now: the node registers again, for the first time
+            // without a pause.
             Err(error) if !reported && is_passing(&error) => reported = true,
             Err(error) => {
                 pause = RETRY_INTERVAL;
@@ -287,7 +291,7 @@ fn follow(mut registration: Registration, keys: &PeerKeys, stopped: &Receiver<()
     }
 }
 
-/// Whether the error requires only that the node registers again.
+/// Whether the error is over when the node has registered again.
 fn is_passing(error: &FollowError) -> bool {
     match error {
         FollowError::Client(error) => error.code() == Some(ErrorCode::NotRegistered),
@@ -466,7 +470,7 @@ mod tests {
             let anew = Registration::new(manager(), node(), Some(joined)).map(drop);
             assert!(matches!(anew, Err(FollowError::Halt(_))), "{anew:?}");
             assert_eq!(keys.changes.load(Ordering::Relaxed), 0);
-            // A node without a watermark follows any manager.
+            // A node that has not joined has no watermark (progress of the manager's store), and accepts any manager.
             Registration::new(manager(), node(), None).unwrap();
             runtime.block_on(server.stop()).unwrap();
         }

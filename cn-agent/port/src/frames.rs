@@ -1,11 +1,12 @@
-//! A link as a round uses it: each received frame has the time of its arrival.
+//! A link for one round of receiving and sending: each received frame gets the time of its arrival.
 
 use cxloe_cn_core::node::Frames;
 use cxloe_link::{Link, LinkError};
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
-/// A link and its clock, which is read once for all frames received together, and not at all without frames.
+/// A link with a clock. All frames that are received together get the same time, so the clock is read once for them,
+/// and not at all if no frame arrives.
 pub struct Stamped<'a, S> {
     /// Link whose frames get their time of arrival.
     pub link: &'a mut dyn Link,

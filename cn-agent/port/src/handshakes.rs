@@ -1,4 +1,4 @@
-//! Diffie-Hellman computations of an engine's sessions, on a separate thread: they would delay frames.
+//! Diffie-Hellman computations of an engine's sessions. A separate thread makes them, because they would delay frames.
 
 use cxloe_cn_core::engine::Engine;
 use cxloe_link::keys::Handshaker;

@@ -81,8 +81,8 @@ pub struct Port {
     depth: usize,
     /// Requests of the batched call in progress.
     requests: PendingRequests,
-    /// Number of the call in progress, by which an answer to an earlier call that ended early, because the
-    /// link failed, is recognised.
+    /// Number of the call in progress. It distinguishes answers to this call from late answers to an earlier call,
+    /// which ended early because the link failed.
     call: u32,
     last_refusal: Option<String>,
     /// Thread that computes for sessions with keys; `None` without a key.
@@ -243,7 +243,8 @@ impl Port {
             tx.hasten();
             match self.engine.write_missed(missed, line, id, now, tx) {
                 Ok(Write::Done) => {
-                    // To make room for the line, the cache may have written back another one.
+                    // The cache may have begun to write back another line, to make room for this one: that request is
+                    // sent here.
                     self.link.flush()?;
                     return Ok(());
                 }
@@ -430,7 +431,8 @@ impl Port {
             }
             more &= many.error.is_none();
             if !more && many.requests.in_flight() == 0 {
-                // To make room for lines, the cache may have written back others.
+                // The cache may have begun to write back other lines, to make room for these: those requests are sent
+                // here.
                 self.engine.release(now, self.link.transmit());
                 if let Err(e) = self.link.flush() {
                     break Err(e.into());
@@ -466,7 +468,7 @@ impl Port {
     pub fn close(mut self) -> Result<(), PortError> {
         let flushed = self.flush();
         self.engine.close(self.clock.now(), &mut DiscardCompletions);
-        // A short wait is enough: a memory node ends a session by itself when it stays silent.
+        // A short wait is enough: a memory node also ends a session if it receives nothing more from this node.
         let until = self.clock.now() + Duration::from_millis(200);
         while !self.engine.is_closed() && self.clock.now() < until {
             self.idle()?;
@@ -475,7 +477,8 @@ impl Port {
     }
 }
 
-/// User of the round in [`Port::turn`], whose requests were submitted before: the round only receives.
+/// The caller of [`Port::turn`] as the user of one round. It submitted its requests before the round, which only
+/// receives.
 struct Caller<'a> {
     sink: &'a mut dyn Sink,
     signals: &'a mut Signals,
@@ -495,8 +498,8 @@ impl Users for Caller<'_> {
         self.signals.poll(engine, || now);
     }
 
-    /// Examines the sessions only if no frame arrived, so that no answer is delayed. Many such rounds occur
-    /// between two calls.
+    /// Exchanges handshake computations only in rounds in which no frame arrived, so that no answer is delayed. There
+    /// are many such rounds.
     #[inline]
     fn handshakes(&mut self, engine: &mut Engine, now: Time) {
         if let Some(handshaker) = self.handshaker.as_mut().filter(|_| self.received == 0) {
@@ -511,7 +514,7 @@ pub struct PortParts {
     pub link: Box<dyn Link>,
     /// Engine with its sessions and routes.
     pub engine: Engine,
-    /// Clock whose time the engine has been given.
+    /// Clock to which all times in the engine refer.
     pub clock: Clock,
     /// Pause signals of the link.
     pub signals: Signals,

@@ -28,8 +28,8 @@ pub struct RateControl {
     pub link: Option<Rate>,
     /// Times t1 to t6 of the paper's controller; `None`: the paper's values.
     pub times: [Option<Duration>; 6],
-    /// Step by which the controller raises its rate to explore; `None`: a hundredth of the link's rate, as the
-    /// paper's 1 Gbit/s at 100 Gbit/s.
+    /// Step by which the controller raises its rate to explore; `None`: a hundredth of the link's rate (in the paper, 1
+    /// Gbit/s of 100 Gbit/s).
     pub increment: Option<Rate>,
     /// Maximum number of bytes that may be sent at once after idle time.
     pub bucket: u64,
@@ -93,7 +93,7 @@ impl RateControl {
     /// pause signals. To be called in the link's network namespace.
     ///
     /// # Errors
-    /// [`LinkError`] of the signals.
+    /// [`LinkError`] if a source of pause signals cannot be opened.
     pub fn apply(
         &self,
         engine: &mut Engine,
@@ -113,8 +113,8 @@ impl RateControl {
         engine.set_pacing(Some(Pacing { control, bucket: self.bucket, class }), now);
         tracing::info!(interface = %link.interface, %rate, class, "rate control is on");
         if over_udp || link.backend == "dpdk" || !self.trust_pfc {
-            // Over UDP, pause frames at the interface do not concern this link: only memory nodes' Congestion frames
-            // do. The kernel sees no frames of a device of DPDK.
+            // Pause frames at the interface do not apply to a link over UDP, which only the memory nodes' Congestion
+            // frames slow down. A device that DPDK drives passes no frames to the kernel.
             return Ok(Signals::default());
         }
         Signals::open(&SignalConfig {

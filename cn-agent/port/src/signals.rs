@@ -1,7 +1,7 @@
 //! Sources of pause signals other than memory nodes' Congestion frames: 802.1Qbb frames that reach this host, and the
-//! NIC's count of frames that it handled itself. For programs that follow the manager, changes of keys are a source
-//! too. Polling costs three loads from memory. A separate thread reads the NIC's count, as drivers take their time;
-//! this source therefore reports pauses some milliseconds late.
+//! NIC's count of frames that it handled itself. In programs that receive changes from the manager, changed keys of
+//! memory nodes are a source too. Polling costs three loads from memory. A separate thread reads the NIC's count,
+//! because drivers are slow; this source therefore reports pauses some milliseconds late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,8 @@ use crate::following::KeyWatch;
 
 /// Interval at which the NIC's count is read.
 const NIC_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Minimum ratio of the interval to the time that the driver takes: a slow driver is read less often.
+/// Minimum ratio of the polling interval to the time that the driver needs for one reading: a slow driver is read less
+/// often.
 const NIC_SHARE: u32 = 20;
 
 /// Sources of pause signals to open.

@@ -1,5 +1,6 @@
 //! Memory for allocations made before the process has chosen its allocator: those of the dynamic linker, and of `dlsym`
-//! while it looks up the C library's own functions. A small arena that only grows, in this library's own data.
+//! while it looks up the C library's own functions. The memory comes from a small arena in this library's own data;
+//! blocks of the arena are never freed.
 
 #![expect(unsafe_code, reason = "allocations are cut from a static arena")]
 

@@ -31,8 +31,8 @@ const NONE: ThreadRights = ThreadRights {
 
 struct SavedRights(UnsafeCell<ThreadRights>);
 
-// SAFETY: written by the thread that holds the turn, before it wakes the helpers, and read by the helpers until they
-// have answered.
+// SAFETY: the thread that holds the turn (the lock for requests to the helpers) writes the value before it wakes the
+// helpers, which read it until they have answered.
 unsafe impl Sync for SavedRights {}
 
 static NOTED: SavedRights = SavedRights(UnsafeCell::new(NONE));
@@ -76,7 +76,7 @@ pub unsafe fn apply_saved() {
     // SAFETY: the writer waits for the answer, so the value is not written now.
     let noted = unsafe { &*NOTED.0.get() };
     let ([u, eu, su], [g, eg, sg]) = (noted.users, noted.groups);
-    // SAFETY: plain values, and live words for the kernel to read.
+    // SAFETY: the calls take integers, and read live words.
     unsafe {
         // Groups first: the change of the user may take away the right to change them.
         libc::syscall(libc::SYS_setgroups, noted.count, noted.others.as_ptr());
@@ -94,6 +94,6 @@ pub unsafe fn apply_saved() {
 
 pub fn set_no_new_privs() {
     let (yes, no): (c_ulong, c_ulong) = (1, 0);
-    // SAFETY: plain values.
+    // SAFETY: the call takes only integers.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, no, no, no) };
 }

@@ -36,7 +36,8 @@ pub fn end(why: impl Display) -> ! {
 /// Does the same as [`end`] in a helper thread, which has a table of descriptors of its own.
 pub fn end_from_helper(why: impl Display) -> ! {
     if let Some(error) = of_program(STDERR) {
-        // SAFETY: plain values. The descriptor stays open, whatever its number is.
+        // SAFETY: the call takes only integers. The descriptor, whose ownership ends here, stays open until the process
+        // ends.
         unsafe { libc::dup2(error.into_raw_fd(), STDERR) };
     }
     end(why)
@@ -78,7 +79,7 @@ impl Display for PlainError<'_> {
 
 /// Copies a descriptor of the program into the table of the calling helper thread.
 pub fn of_program(descriptor: c_int) -> Option<OwnedFd> {
-    // SAFETY: plain values.
+    // SAFETY: the calls take only integers, and return new descriptors or errors.
     let (process, copy) = unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as c_int;
         (process, libc::syscall(libc::SYS_pidfd_getfd, process, descriptor, 0) as c_int)

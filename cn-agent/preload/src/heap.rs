@@ -217,7 +217,7 @@ impl Heap {
     }
 
     fn allocate_large(&self, bytes: usize, align: usize) -> *mut u8 {
-        // Only blocks with a large alignment may be smaller than `LARGE` and still be whole pages.
+        // A block smaller than `LARGE` also gets whole pages if its alignment is large.
         let pages = bytes.div_ceil(PAGE).max(1);
         // A granule has one owner, so large blocks take whole granules and leave no part to an arena.
         let align = (align / PAGE).max(1);

@@ -42,7 +42,7 @@ use crate::loss::Losses;
 use crate::sys::{self, Errno};
 use crate::thread::{self, Entry, ThreadRoom};
 
-/// Data that the listener needs to serve the membership.
+/// Data that the listener (the helper thread that carries out the agent's orders) needs.
 pub struct Membership {
     /// Address range of the paged memory, and its space.
     pub place: MemberMemory,
@@ -97,10 +97,10 @@ const HINT: u32 = 0x100;
 static PAGES: AtomicU64 = AtomicU64::new(0);
 /// Descriptor, in the program's table, of the socket over which the helpers pass their descriptors back.
 static RETURN: AtomicI32 = AtomicI32::new(-1);
-/// Exit code with which the helpers end by themselves.
+/// Exit code with which the helpers end when none of the program's threads runs any more.
 static LAST_CODE: AtomicI32 = AtomicI32::new(0);
 /// Descriptors of the helpers: the userfaultfd, the shared state, the files of this process (-1 if it could not open
-/// them), and the listener's bell.
+/// them), and the bell (an eventfd that wakes the listener).
 static UFFD: AtomicI32 = AtomicI32::new(-1);
 static SHARED_STATE: AtomicI32 = AtomicI32::new(-1);
 static MEMORY: AtomicI32 = AtomicI32::new(-1);
@@ -194,7 +194,8 @@ pub fn reset() {
     SPEAKER.store(0, Relaxed);
 }
 
-/// Makes a request to the speaker, and returns when it has answered. The calling thread holds the turn.
+/// Makes a request to the speaker (the helper thread for requests to the agent), and waits for its answer. The calling
+/// thread holds [`TURN`].
 fn ask(question: u32) {
     QUESTION.store(question, Release);
     sys::futex_wake(&QUESTION);
@@ -238,8 +239,8 @@ pub fn follow() {
     ask(FOLLOW);
 }
 
-/// Ends both helpers, and returns their state; `None` if they continue. The calling thread holds the turn
-/// ([`lock_before_fork`]).
+/// Ends both helpers, and returns their state; `None` if they could not be ended. The calling thread holds the lock for
+/// requests ([`lock_before_fork`]).
 pub fn retire() -> Option<RetiredHelpers> {
     let mut pair = [-1; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
@@ -270,7 +271,7 @@ pub fn are_running() -> bool {
 /// Exit code of the program's first thread, if none of the program's threads runs any more. The kernel counts the first
 /// thread until the process ends.
 fn sole_exit_code() -> Option<c_int> {
-    // Counted are the first thread, although it has ended, and the two helpers.
+    // The three threads that the kernel counts are the first thread, although it has ended, and the two helpers.
     thread::leader_ended().filter(|_| thread::count() == Some(3))
 }
 
@@ -279,7 +280,7 @@ pub fn are_only_other_threads() -> bool {
     thread::count().is_none_or(|count| count == 3)
 }
 
-/// Host of the listener: reacts to the agent's messages and to the bell.
+/// The program's side of the listener: reacts to the agent's messages and to the bell (an eventfd of this process).
 #[derive(Default)]
 struct Follower {
     losses: Losses,
@@ -368,7 +369,7 @@ extern "C" fn run_speaker(_: *mut c_void) -> ! {
         match question {
             DISCARD => {
                 let pages = PAGES.load(Relaxed);
-                // Ignored: if this fails, the listener is about to end the process.
+                // The result is ignored: if the call fails, the listener is about to end the process.
                 let _ = LINE.discard(Pages { first: (pages >> 32) as u32, count: pages as u32 });
             }
             hint if hint > HINT => {
@@ -409,7 +410,7 @@ fn answer() {
 }
 
 fn bell() -> Option<OwnedFd> {
-    // SAFETY: plain values.
+    // SAFETY: the call takes only integers.
     let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     (bell >= 0).then(|| unsafe { OwnedFd::from_raw_fd(bell) })
@@ -425,7 +426,7 @@ fn ring() {
 fn return_descriptors() -> bool {
     let Some(socket) = final_message::of_program(RETURN.load(Relaxed)) else { return false };
     let numbers = [&UFFD, &SHARED_STATE, &MEMORY, &TABLE].map(|number| number.load(Relaxed));
-    // The process has either both files or none of them.
+    // `MEMORY` and `TABLE` are either both valid or both -1, so the valid descriptors come first.
     let count = numbers.iter().filter(|number| **number >= 0).count();
     let kept = numbers.map(|number| {
         // SAFETY: the listener keeps the descriptors open as long as it runs; the number 0 in place of a
@@ -435,12 +436,12 @@ fn return_descriptors() -> bool {
     send_some(socket.as_fd(), &[0], &kept[..count], libc::MSG_DONTWAIT).is_ok()
 }
 
-/// Gives this thread a table of descriptors and a working folder of its own, and closes all descriptors in that table
-/// except `own`, which are in ascending order; negative ones are no descriptors.
+/// Gives this thread its own table of descriptors and its own working folder, and closes all descriptors in that table
+/// except `own`. The numbers in `own` ascend; negative ones are ignored.
 fn detach_descriptors(own: [c_int; OWN]) -> bool {
-    // SAFETY: plain values; descriptors are closed in this thread's table only.
+    // SAFETY: the calls take integers and a NUL-terminated path; descriptors are closed in this thread's table only.
     unsafe {
-        // Called by its number, because the function of this name is interposed.
+        // `unshare` is called by its number, because this library interposes the function of that name.
         if libc::syscall(libc::SYS_unshare, libc::CLONE_FILES | libc::CLONE_FS) != 0 {
             return false;
         }

@@ -47,8 +47,8 @@ mod traps;
 mod window;
 mod window_use;
 
-/// Installs the handler of trapped system calls. Called once the window lies where the kernel traps calls on
-/// it.
+/// Installs the handler of trapped system calls. Called if the window lies at the address at which the kernel traps
+/// system calls.
 fn placed() {
     traps::install();
 }

@@ -36,7 +36,7 @@ static HOLDS: OnceLock<fn(usize) -> bool> = OnceLock::new();
 /// A text from the agent, as one string.
 type Text = ArrayString<{ RANGES_MAX * RANGE }>;
 
-/// Receiver of the agent's reasons for losses.
+/// Receiver of the agent's explanations why pages were lost.
 #[derive(Debug, Default)]
 pub struct Losses {
     /// Number of texts that the listener has printed, because the program has a handler of its own.
@@ -100,7 +100,7 @@ fn print_reason(descriptor: c_int, what: &str, address: Option<usize>) {
     write_bounded(descriptor, &line);
 }
 
-/// Installs the handler of SIGBUS, unless the program has another disposition of the signal.
+/// Installs the handler of SIGBUS, unless the program has changed the default action of the signal.
 ///
 /// `holds` returns whether paged memory lies at an address; it is called in the signal handler.
 pub fn explain(holds: fn(usize) -> bool) {
@@ -128,7 +128,7 @@ fn is_ours() -> bool {
     }
 }
 
-/// Prints the reason, and restores the signal's former disposition: the access is repeated and ends the process.
+/// Prints the reason, and restores the default action of the signal: the access is then repeated, and ends the process.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a siginfo; the rest are plain values and values of this function.
     unsafe {

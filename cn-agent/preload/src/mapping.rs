@@ -49,8 +49,8 @@ fn page_use(protection: c_int, flags: c_int) -> PageUse {
     }
 }
 
-/// Takes pages that may be touched. They do not count as committed if the program requests that
-/// (`MAP_NORESERVE`) and enough addresses are left.
+/// Takes pages that may be touched. With `MAP_NORESERVE`, the pages do not count as committed if enough addresses are
+/// left for them.
 fn taken(window: &Window, bytes: usize, flags: c_int) -> Option<usize> {
     let pages = bytes.div_ceil(PAGE);
     let uncounted =
@@ -110,7 +110,8 @@ pub unsafe fn mmap(
     let first = match protection {
         PROT_NONE if ours => window.take_addresses(bytes.div_ceil(PAGE), PageUse::Reserved),
         _ if ours && protection == PROT_READ | PROT_WRITE => match taken(window, bytes, flags) {
-            // More addresses than there is memory: a reservation, which is left to the kernel.
+            // The program requests more addresses than there is remote memory, with `MAP_NORESERVE`: the kernel makes
+            // this reservation.
             None if flags & MAP_NORESERVE != 0 && bytes > window.memory() => None,
             None => return failed(NO_MEMORY),
             first => first,
@@ -120,7 +121,7 @@ pub unsafe fn mmap(
     first.map_or_else(kernel, |first| window.address(first).cast())
 }
 
-/// Applies `act` to the parts of a range that lie outside the window, if it touches the window.
+/// Applies `act` to the parts of a range that lie in front of the window and behind it; the range overlaps the window.
 fn outside(
     process: &Process,
     address: usize,
@@ -176,7 +177,7 @@ pub unsafe fn mremap(
     }
     let part = window.part(address as usize, bytes);
     let whole = part.len() == bytes.div_ceil(PAGE) && bytes > 0 && new_bytes > 0;
-    // The range stays mapped, and reads as zeros.
+    // With this flag the old range stays mapped, and reads as zeros afterwards.
     let stays = flags & MREMAP_DONTUNMAP != 0;
     let known = flags & !(MREMAP_FIXED | MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == 0;
     let moves = flags & MREMAP_MAYMOVE != 0;
@@ -188,7 +189,7 @@ pub unsafe fn mremap(
         return failed(libc::EINVAL);
     }
     if window.reserves(part.clone()) {
-        // The range has no memory to copy.
+        // The range, or a part of it, is only reserved, so there is no content to copy.
         return failed(NO_MEMORY);
     }
     let wanted = new_bytes.div_ceil(PAGE);
@@ -268,7 +269,7 @@ pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_in
         libc::MADV_WILLNEED => helpers::hint(MessageKind::WillRead, part),
         libc::MADV_COLD => helpers::hint(MessageKind::Cold, part),
         libc::MADV_PAGEOUT => helpers::hint(MessageKind::PageOut, part),
-        // Advice that has no effect on pages of the window, or would need a mapping of its own.
+        // This advice has no effect on pages of the window, or would make the kernel split the window's mapping.
         libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | libc::MADV_MERGEABLE
@@ -289,7 +290,7 @@ const RANGES_MAX: usize = 1024;
 /// Descriptors that stand for the calling thread and process (Linux 6.14).
 const SELF_DESCRIPTORS: std::ops::RangeInclusive<c_int> = -10_001..=-10_000;
 
-/// Handles advice on this process's own memory range by range; passes advice on another process's to the
+/// Handles advice on memory of this process range by range. Advice on memory of another process is passed to the
 /// kernel.
 ///
 /// # Safety
@@ -309,7 +310,7 @@ pub unsafe fn process_madvise(
     }
     let mut done = 0;
     for index in 0..count {
-        // SAFETY: the caller passes as many ranges.
+        // SAFETY: `ranges` points to `count` ranges, as the caller ensures, and `index` is smaller.
         let range = unsafe { ranges.add(index).read() };
         // SAFETY: nothing relies on content that the advice discards.
         if unsafe { madvise(range.iov_base, range.iov_len, advice) } != 0 {
@@ -320,7 +321,7 @@ pub unsafe fn process_madvise(
     if done == 0 && count > 0 { -1 } else { done.cast_signed() }
 }
 
-/// Whether a descriptor of a process is this one's.
+/// Whether `process`, a descriptor of a process, refers to the calling process.
 fn is_self(process: c_int) -> bool {
     if SELF_DESCRIPTORS.contains(&process) {
         return true;

@@ -55,7 +55,7 @@ const AGENT_TIMEOUT: Duration = Duration::from_millis(200);
 pub enum MemorySource {
     Boot,
     Remote(&'static Process),
-    /// The next allocator behind this library, as without this library.
+    /// The allocator that the program would use without this library.
     Local,
 }
 
@@ -81,7 +81,7 @@ impl<T> SetOnce<T> {
     /// # Safety
     /// The stage is Starting, and the value has not been set before.
     unsafe fn set(&self, value: T) -> &T {
-        // SAFETY: in the stage Starting only one thread comes here, and no other thread reads the value yet.
+        // SAFETY: in the stage Starting only one thread calls this function, and no other thread reads the value yet.
         unsafe { (*self.0.get()).write(value) }
     }
 
@@ -95,7 +95,7 @@ impl<T> SetOnce<T> {
 
 static WINDOW: SetOnce<Window> = SetOnce::new();
 static PROCESS: SetOnce<Process> = SetOnce::new();
-/// 1 once [`PROCESS`] is set; never cleared.
+/// 1 when [`PROCESS`] is set; never reset to 0.
 static MEMBER: AtomicU8 = AtomicU8::new(0);
 /// Address of a word that is 1 in a member, and 0 in a member's child that has not joined yet; null if the kernel
 /// cannot wipe memory in children.
@@ -112,12 +112,12 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Present source of memory. Starts the membership once the C library is set up.
+/// Present source of memory. Starts the membership if that has not been done and the C library is set up.
 #[inline]
 pub fn source() -> MemorySource {
     match STAGE.load(Acquire) {
         REMOTE => {
-            // SAFETY: the value is set in this stage.
+            // SAFETY: `PROCESS` was set before the stage became Remote.
             let process = unsafe { PROCESS.get() };
             if is_child() {
                 in_child();
@@ -130,8 +130,8 @@ pub fn source() -> MemorySource {
     }
 }
 
-/// State of this process, if it is or was a member: blocks of its heap are returned to that heap in all
-/// stages.
+/// State of this process if it is, or has been, a member of the space. Even then, blocks of its heap must be returned
+/// to that heap.
 #[inline]
 pub fn member() -> Option<&'static Process> {
     if MEMBER.load(Acquire) == 0 {
@@ -140,7 +140,7 @@ pub fn member() -> Option<&'static Process> {
     if is_child() {
         in_child();
     }
-    // SAFETY: the value is set by then.
+    // SAFETY: `PROCESS` was set before `MEMBER` became 1.
     Some(unsafe { PROCESS.get() })
 }
 
@@ -204,11 +204,11 @@ pub fn start() {
         None => LOCAL,
         Some(settings) => match enter(&settings) {
             Ok(()) => REMOTE,
-            // Not a reason to end a program: `cn-agent exec` reports the filter to the user.
+            // The program runs with local memory, and is not ended: `cn-agent exec` reports the filter to the user.
             Err(NotMemberReason::Filtered) => LOCAL,
             Err(why) if settings.foremost => final_message::end(why),
-            // The requested program has started this one, perhaps long after its own start, so this one runs
-            // with local memory.
+            // This program was started by the requested program, perhaps long after the start of that program, so a
+            // failure is no reason to end it: it runs with local memory.
             Err(_) => LOCAL,
         },
     };
@@ -261,7 +261,8 @@ fn enter(settings: &PreloadSettings) -> Result<(), NotMemberReason> {
     if settings.valgrind {
         return Err(NotMemberReason::Valgrind);
     }
-    // A further filter may end the process at the first system call that it does not list.
+    // With an additional system call filter, the process does not become a member: the filter may end it at the first
+    // system call that the filter does not list.
     if settings.filters.zip(sys::filters()).is_some_and(|(usual, own)| own > usual) {
         return Err(NotMemberReason::Filtered);
     }
@@ -319,18 +320,19 @@ extern "C" fn after_fork() {
 /// the child uses the memory in any other way.
 #[cold]
 extern "C" fn in_child() {
-    // Without a mark, this is called once, by `fork(3)`; with a mark, only the first thread that calls this continues.
+    // Without a mark, `fork(3)` calls this function once. With a mark, several threads of the child may call it, and
+    // only the first one continues.
     if MEMBER.load(Acquire) == 0 || (!MARK.load(Relaxed).is_null() && !is_child()) {
         return;
     }
     note_self();
-    // SAFETY: the value is set by then.
+    // SAFETY: `PROCESS` was set before `MEMBER` became 1.
     let process = unsafe { PROCESS.get() };
     let _errno = Errno::keep();
     STAGE.store(STARTING, Release);
     helpers::reset();
-    // In a child not made by `fork(3)`, no fork handler ran: an arena that another thread of the parent was changing
-    // stays locked, as one of the C library would.
+    // In a child not made by `fork(3)`, no fork handler ran. The locks are then not reset: an arena that another thread
+    // of the parent was changing stays locked, like an allocator lock of the C library in this case.
     if FORKING.swap(false, Relaxed) {
         process.heap.reset();
     }
@@ -345,11 +347,11 @@ extern "C" fn in_child() {
             }
         }
     };
-    // A process that may not open its own memory has none of its pages evicted.
+    // If the process may not open the files of its own memory, none of its pages are evicted.
     let files = ProcessFiles::own().ok();
     let mut joined = match join_as_child(process, view, files.as_ref()) {
         Ok(joined) => joined,
-        // The agent is out of reach from here, but serves the child's faults all the same.
+        // This process cannot reach the agent, but the agent serves the process's faults all the same.
         Err(JoinError::NoAgent { .. }) => {
             STAGE.store(REMOTE, Release);
             return;
@@ -412,8 +414,8 @@ fn rejoin(process: &Process, left: helpers::RetiredHelpers) {
 
 fn join_as_child(process: &Process, view: u16, files: Option<&ProcessFiles>) -> Result<Joined, JoinError> {
     let who = JoinKind::Child { view, files };
-    // The agent has assigned this view just now: if no agent answers, it is out of reach, and a short wait
-    // suffices.
+    // The agent has assigned this view just now. If no agent answers, this process cannot reach the agent, and a short
+    // wait suffices.
     match join(&process.place, who) {
         Err(JoinError::NoAgent { .. }) => join_with_retries(process, who, AGENT_TIMEOUT),
         Err(error) if error.is_transient() => join_with_retries(process, who, process.wait),

@@ -31,7 +31,7 @@ struct Head {
     pending: usize,
 }
 
-/// Creates the key whose destructor has threads release their locks from now on.
+/// Creates the key whose destructor releases the locks of threads that end.
 pub fn watch() {
     let mut key = 0;
     // SAFETY: the destructor has the type required, and stays loaded.
@@ -40,7 +40,7 @@ pub fn watch() {
     }
 }
 
-/// Has this thread release its locks at its end.
+/// Makes the calling thread release its robust locks when it ends.
 pub fn watch_thread() {
     set_round(1);
 }
@@ -61,7 +61,8 @@ extern "C" fn at_end(round: *mut c_void) {
     }
 }
 
-/// Reads a word of this process's memory; `None` if there is none at `address`. The kernel has the page fetched.
+/// Reads a word of this process's memory; `None` if there is no memory at `address`. The system call that reads the
+/// word waits until an evicted page has been fetched.
 fn word(address: usize) -> Option<usize> {
     let mut word = 0_usize;
     let mut here = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<usize>() };
@@ -81,7 +82,7 @@ fn release() {
     }
     // SAFETY: the head is the C library's own, in the descriptor of this thread.
     let (mut entry, offset, pending) = unsafe { ((*head).next, (*head).offset, (*head).pending) };
-    // SAFETY: plain value.
+    // SAFETY: the call has no arguments and cannot fail.
     let own = unsafe { libc::gettid() } as u32;
     for _ in 0..LOCKS_MAX {
         let at = entry & !PRIORITY;
@@ -111,7 +112,8 @@ fn release_one(address: usize, own: u32, priority: bool) {
         match lock.compare_exchange(seen, died, SeqCst, SeqCst) {
             Ok(_) => {
                 if seen & libc::FUTEX_WAITERS != 0 {
-                    // SAFETY: the kernel only uses the address. Not private: the lock may be shared.
+                    // SAFETY: the kernel only uses the address. The futex is not a private one, because processes may
+                    // share the lock.
                     unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, 1) };
                 }
                 return;
@@ -155,7 +157,7 @@ mod tests {
         });
         holder.join().unwrap();
         assert!(HELD.load(SeqCst), "the lock is marked");
-        // SAFETY: as above.
+        // SAFETY: the mutex is initialized and never freed.
         assert_eq!(unsafe { libc::pthread_mutex_lock(at as *mut _) }, libc::EOWNERDEAD);
         let word = AtomicU32::new(77);
         release_one((&raw const word) as usize, 78, false);

@@ -142,8 +142,8 @@ pub fn addresses_at(base: usize, bytes: usize) -> Option<*mut c_void> {
     // SAFETY: the kernel refuses addresses that are in use.
     let memory = unsafe { mmap(base as *mut c_void, bytes, PROT_NONE, flags, -1, 0) };
     if memory != libc::MAP_FAILED && memory as usize != base {
-        // A kernel before 4.17 takes the address as a hint, and may choose another one. SAFETY: the mapping
-        // was made a moment ago.
+        // A kernel before 4.17 takes the address as a hint, and may choose another address; that mapping is removed.
+        // SAFETY: the mapping was made a moment ago, and nothing uses it.
         unsafe { munmap(memory, bytes) };
         return None;
     }

@@ -68,8 +68,8 @@ impl ThreadRoom {
         #[cfg(target_arch = "x86_64")]
         unsafe {
             let (own, new) = (own as *const usize, room.pointer as *mut usize);
-            // The block's own address, twice; then the values by which the C library guards stacks and
-            // pointers.
+            // The block's own address, twice, and then the secret values of this thread with which the C library
+            // protects stacks and pointers.
             new.write(room.pointer);
             new.add(2).write(room.pointer);
             new.add(5).write(own.add(5).read());

@@ -60,7 +60,7 @@ pub fn install() {
         }
         note(&before.assume_init());
         INSTALLED.store(true, Release);
-        // A process may be started with the signal blocked.
+        // SIGSYS is unblocked, because the process may have been started with this signal blocked.
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGSYS);
@@ -127,7 +127,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
 fn carry_out(call: libc::c_long, arguments: [usize; 6]) -> isize {
     let [first, second, third, fourth, fifth, sixth] = arguments;
     let (address, int) = (first as *mut c_void, |argument: usize| argument as c_int);
-    // SAFETY: the program answers for its system call as for a call of the function.
+    // SAFETY: the program has made this system call, and so is responsible for its effect on the program's memory.
     unsafe {
         match call {
             libc::SYS_munmap => mapping::munmap(address, second) as isize,

@@ -56,7 +56,7 @@ pub enum AddressClaim {
     Made,
     /// The limit of committed pages would be exceeded.
     NoRoom,
-    /// Some of the pages do not belong to the window, or not any more.
+    /// Some of the pages do not belong to the window: they are its probe page, or another mapping covers them.
     NotOurs,
 }
 
@@ -72,7 +72,7 @@ pub struct Window {
     reserves: AtomicBool,
     /// Pages that a mapping of the program covers: they do not belong to the window any more.
     lost: Lock<Ranges<'static>>,
-    /// Whether there may be guards, which survive a discard.
+    /// Whether pages may have guards (marks by which an access raises SIGSEGV), which a discard does not remove.
     guarded: AtomicBool,
     /// Arena to which each granule belongs; 0 for none.
     owners: &'static [AtomicU8],
@@ -93,7 +93,8 @@ impl Window {
         let whole =
             at.and_then(|base| sys::addresses_at(base, all)).or_else(|| sys::addresses(all))? as usize;
         let base = whole.next_multiple_of(GRANULE);
-        // SAFETY: the parts in front of and behind the aligned middle of a mapping that is not used yet.
+        // SAFETY: the range was mapped a moment ago and is not used yet; the parts in front of and behind the aligned
+        // window are unmapped.
         unsafe {
             sys::munmap(whole as *mut c_void, base - whole);
             sys::munmap((base + bytes) as *mut c_void, whole + GRANULE - base);
@@ -184,8 +185,8 @@ impl Window {
         self.open(pages)
     }
 
-    /// Reserves `count` free pages; fails if committed memory might not find enough addresses afterwards. Only pages
-    /// that count when they are touched may be touched.
+    /// Reserves `count` free pages; fails if too few addresses would be left for memory that may still be committed.
+    /// The pages may be touched only if `kind` is [`PageUse::CountsWhenTouched`].
     pub fn take_addresses(&self, count: usize, kind: PageUse) -> Option<usize> {
         let first = {
             let mut use_of = self.use_of.lock();
@@ -231,7 +232,7 @@ impl Window {
     /// Makes pages that were just taken accessible; frees them if the kernel refuses.
     fn open(&self, pages: Range<usize>) -> bool {
         let address = self.address(pages.start).cast();
-        // SAFETY: pages of the window that were just taken.
+        // SAFETY: the pages belong to the window, and were taken a moment ago.
         let opened = unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_READ | PROT_WRITE) } == 0;
         if !opened {
             let mut use_of = self.use_of.lock();
@@ -304,8 +305,8 @@ impl Window {
             }
             let Some(lost) = lost else { return };
             at = lost.end;
-            // Mappings of the program over the window are unmapped; their addresses are not used again. SAFETY: these
-            // pages were taken, and their owner gives them back.
+            // A mapping of the program that covers pages of the window is unmapped; its addresses are not used again.
+            // SAFETY: these pages were taken, and their owner gives them back.
             unsafe { sys::munmap(self.address(lost.start).cast(), lost.len() * PAGE) };
         }
     }
@@ -315,10 +316,11 @@ impl Window {
         self.discard(pages.clone());
         let address = self.address(pages.start).cast();
         if self.guarded.load(Relaxed) {
-            // SAFETY: pages of the window that their owner gives back.
+            // SAFETY: the pages belong to the window, and their owner gives them back.
             unsafe { sys::madvise(address, pages.len() * PAGE, sys::MADV_GUARD_REMOVE) };
         }
-        // SAFETY: pages of the window that their owner gives back. If the kernel refuses, an access reads zeros.
+        // SAFETY: the pages belong to the window, and their owner gives them back. If the kernel refuses the call, an
+        // access reads zeros.
         unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_NONE) };
     }
 
@@ -326,7 +328,7 @@ impl Window {
     pub fn discard(&self, pages: Range<usize>) {
         let announced = (self.announce)(pages.clone());
         let (address, bytes) = (self.address(pages.start), pages.len() * PAGE);
-        // SAFETY: pages of the window whose content their owner discards.
+        // SAFETY: the pages belong to the window, and their owner discards their content.
         unsafe {
             if announced {
                 sys::madvise(address.cast(), bytes, MADV_DONTNEED);
@@ -344,7 +346,8 @@ impl Window {
     pub fn guard(&self, pages: Range<usize>, install: impl FnOnce() -> c_int) -> c_int {
         self.guarded.store(true, Relaxed);
         if !(self.announce)(pages) {
-            // As on a kernel without guards. SAFETY: errno belongs to this thread.
+            // The caller gets the same error as on a kernel without guards.
+            // SAFETY: errno belongs to this thread.
             unsafe { *libc::__errno_location() = libc::EINVAL };
             return -1;
         }
@@ -449,7 +452,7 @@ mod tests {
         let window = Window::reserve(1 << 20, 1 << 20, None, |_| false).unwrap();
         let first = window.take(8, 1).unwrap();
         fill(&window, first..first + 8);
-        // SAFETY: pages of the window that have no other user.
+        // SAFETY: the page belongs to the window of this test, and has no other user.
         unsafe { sys::mprotect(window.address(first).cast(), PAGE, libc::PROT_NONE) };
         window.give(first..first + 4);
         assert_eq!(window.take(4, 1), Some(first));
@@ -518,7 +521,7 @@ mod tests {
         let window = Window::reserve(1 << 20, 1 << 20, None, unannounced).unwrap();
         let first = window.take(8, 1).unwrap();
         fill(&window, first..first + 8);
-        // SAFETY: pages of a window that only this test uses.
+        // SAFETY: the pages belong to the window of this test, which alone uses them.
         let install =
             || unsafe { sys::madvise(window.address(first).cast(), 4 * PAGE, sys::MADV_GUARD_INSTALL) };
         if !sys::supports(sys::MADV_GUARD_INSTALL) {

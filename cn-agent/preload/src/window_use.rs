@@ -10,7 +10,7 @@ pub struct WindowUse {
     pub taken: Ranges<'static>,
     /// Pages of `taken` that do not count as committed.
     reserved: Ranges<'static>,
-    /// Pages of `reserved` that may be touched; they take up room in the region only then.
+    /// Pages of `reserved` that may be touched; a page takes up room in the region only after it has been touched.
     touchable: Ranges<'static>,
     pub committed: usize,
     /// Maximum number of committed pages.
@@ -81,7 +81,7 @@ impl WindowUse {
         self.touchable.set(pages, touchable);
     }
 
-    /// Removes pages from the counts of committed and reserved pages, although they may stay taken.
+    /// Removes pages from the counts of committed and reserved pages. Their bits in `taken` do not change.
     pub fn uncount(&mut self, pages: Range<usize>) {
         let idle = self.reserved.count(pages.clone());
         self.committed -= self.taken.count(pages.clone()) - idle;

@@ -1,5 +1,5 @@
-//! Client operations on several lines, or on part of a line. Each operation is a *job*, which is sent as
-//! *bursts*; as many bursts are in flight as the engine accepts.
+//! Client operations on several lines, or on part of a line. Each operation is a *job*, which is sent as *bursts*; as
+//! many bursts are in flight as the engine accepts.
 //!
 //! ```text
 //!   submission at the front of a ring --> Job, SegmentIter --> bursts --> Engine: bursts
@@ -7,14 +7,14 @@
 //!        completion <- all bursts ended -- settle <-- data area <-----+ answers (by burst)
 //! ```
 //!
-//! The submissions of a client start in order: the one at the front of the client's ring is sent segment by
-//! segment, and the next one starts once all segments are sent. Bursts are few and shared by all clients, so
-//! that the frames in flight fit the smallest ring on the path; the client that is served first changes from
-//! round to round.
+//! The submissions of a client start in order: the one at the front of the client's ring is sent segment by segment,
+//! and the next one starts once all segments are sent. Bursts are few and shared by all clients, so that the frames in
+//! flight fit the smallest ring on the path; the client that is served first changes from round to round.
 //!
 //! A *patch* changes some bytes of a line: the line is read, changed and written. The line is locked from the read
-//! until the write is sent, and other writers of the line wait a round; after that, the order of the page's stream
-//! keeps the writes apart. So writers of one line never undo each other, even in different programs.
+//! until the write is sent, and other writes to the line wait for a later round. After the patch is sent, no lock is
+//! needed: all requests for a page use one stream, which keeps them in order. So writers of one line never undo each
+//! other's changes, even in different programs.
 //!
 //! All memory is allocated when the agent starts, and none while operations run.
 
@@ -35,7 +35,8 @@ use cxloe_cn_core::engine::{
 /// Maximum number of bursts in flight for all clients together. Their frames fit the smallest ring on the
 /// path, which is that of a veth with 256 frames.
 pub const BURSTS_MAX: usize = 128;
-/// Maximum number of lines being patched for all clients together. A patch beyond it waits for a later round.
+/// Maximum number of lines that are patched (changed in part) at a time, for all clients together. Further patches wait
+/// for a later round.
 const PATCHES_MAX: usize = 64;
 /// Number of segments sent for one client before the next client's turn.
 const TURN: usize = 32;
@@ -48,7 +49,8 @@ static ZEROS: [u8; PAGE] = [0; PAGE];
 pub struct Owner {
     /// Index of the client's slot.
     pub place: u16,
-    /// Number of clients that had the slot before, by which a late result of such a client is recognised.
+    /// Number of clients that had the slot before this one. By this number, a late result for an earlier client is
+    /// recognised.
     pub generation: u16,
 }
 
@@ -67,7 +69,7 @@ struct Patch {
     hpa: u64,
     /// One bit for each byte of the line, set if the patch changes the byte.
     mask: u64,
-    /// New content of the line; complete once `read` is set.
+    /// New content of the line; complete when `read` is true.
     line: Line,
     read: bool,
 }
@@ -87,8 +89,8 @@ impl Patch {
 /// Outcome of sending segments of the submission at the front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmissionProgress {
-    /// All segments are sent, so the ring entry can be released; with the result, if the job has ended
-    /// already.
+    /// All segments are sent, so the ring entry can be released. Contains the job's result if the job has already
+    /// ended.
     Through(Option<FinishedJob>),
     /// The client has used up its turn, and continues in the next round.
     Later,
@@ -104,7 +106,7 @@ pub struct Bulk {
     bursts: Vec<Option<Burst>>,
     free: Vec<u16>,
     patches: Vec<Patch>,
-    /// Buffer in which the lines of a write are gathered.
+    /// Buffer in which the lines of one burst write are collected.
     room: Box<[u8; PAGE]>,
 }
 
@@ -129,7 +131,7 @@ pub struct JobClient<'a> {
     pub foreign: &'a [Range<u64>],
 }
 
-/// Context in which frames are sent in one round.
+/// Arguments for sending frames that are the same for all clients in one round.
 pub struct Sending<'a, 'b> {
     pub engine: &'a mut Engine,
     /// Time at the beginning of the round.
@@ -140,8 +142,8 @@ pub struct Sending<'a, 'b> {
 }
 
 impl Sending<'_, '_> {
-    /// The reason to refuse a client the `bytes` bytes from `hpa` on; `None` to permit them. An address in `foreign`, a
-    /// range of another user, gives the same error as one without a region.
+    /// Returns the error for a client's access to the `bytes` bytes from `hpa` on; `None` if the access is permitted.
+    /// An address in `foreign`, the ranges of other users, gives the same error as an address without a region.
     #[inline]
     pub(crate) fn refusal(&self, foreign: &[Range<u64>], hpa: u64, bytes: u64) -> Option<EngineError> {
         if foreign.is_empty() && self.mapped.is_empty() {
@@ -157,7 +159,8 @@ impl Sending<'_, '_> {
 }
 
 impl Bulk {
-    /// Whether one of the `bytes` bytes from `hpa` on lies in a locked line, so that it must not be written now.
+    /// Whether one of the `bytes` bytes from `hpa` on lies in a line that is locked by a patch, so that a write has to
+    /// wait.
     #[inline]
     pub(crate) fn is_locked(&self, hpa: u64, bytes: u64) -> bool {
         !self.patches.is_empty()
@@ -170,8 +173,8 @@ impl Bulk {
         self.patches.retain(|patch| patch.owner != owner);
     }
 
-    /// Continues the submission at the front of a client's ring, an operation on several lines or on part of
-    /// one. Adds the number of frames sent to `sent`.
+    /// Continues the submission at the front of a client's ring: an operation on several lines, or on part of one line.
+    /// Adds the number of frames sent to `sent`.
     #[inline]
     pub fn advance(
         &mut self,
@@ -222,7 +225,7 @@ impl Bulk {
         SubmissionProgress::Later
     }
 
-    /// Checks a submission and starts its job. A patch, which is one line only, is also sent here.
+    /// Checks a submission and starts its job. A patch concerns one line only, so its read is sent here at once.
     fn begin(
         &mut self,
         client: &mut JobClient<'_>,
@@ -296,14 +299,13 @@ impl Bulk {
             }
             Err(error) => return SubmissionProgress::Through(jobs.stop(job, Some(error))),
         }
-        // If the line was in the cache, the patch is written in the next round.
+        // A line that was available here, for example in the line cache, is patched in the next round.
         self.patches.push(patch);
         SubmissionProgress::Through(None)
     }
 
-    /// Writes the patches whose lines have been read. `step_of` finds the client of each patch, and runs the
-    /// step with the client's jobs and foreign ranges. Returns whether a patch must wait because the engine
-    /// was busy.
+    /// Writes the patches whose lines have been read. `step_of` calls its argument with the jobs of the patch's client
+    /// and with the address ranges of other users. Returns whether a patch must wait because the engine was busy.
     #[cold]
     pub(crate) fn write_patches(
         &mut self,
@@ -412,7 +414,7 @@ impl Bulk {
         Some(FinishedBurst { owner, job, segment })
     }
 
-    /// Applies the outcome of a burst to its job: the data of a read, no bytes for a write, or an error.
+    /// Applies the outcome of a burst to its job: the data that was read, an empty slice after a write, or an error.
     /// Returns the job's result if the job has now ended.
     #[inline]
     pub fn take(

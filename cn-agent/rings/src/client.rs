@@ -1,5 +1,5 @@
-//! One connected client: its rings, its socket and its user. The socket carries wake-ups, and closing it ends
-//! the client.
+//! One connected client: its rings, its socket and its user. The socket carries wake-ups. When the client closes it,
+//! the client is removed.
 
 use std::io;
 use std::net::Shutdown;
@@ -47,7 +47,7 @@ impl Client {
         self.foreign = owners.foreign_to(self.uid);
     }
 
-    /// Publishes a completion with the operation's tag, status and, for a line read, data.
+    /// Publishes a completion with the operation's tag and status, and with the data if one line was read.
     pub(crate) fn complete(&mut self, tag: u32, status: Status, line: Option<&Line>) {
         self.end.complete(Completion { tag, status }, line);
         self.completed = true;
@@ -74,8 +74,8 @@ impl Client {
         let (mut bytes, mut came) = ([0; 64], Descriptors::new());
         let received =
             receive_some(self.socket.as_fd(), &mut bytes, &mut came, MsgFlags::MSG_DONTWAIT.bits());
-        // Wake-ups carry no descriptors. Any that came are closed on another thread, because closing them may
-        // block.
+        // Wake-ups carry no descriptors. If a client sends descriptors anyway, another thread closes them, because
+        // closing them may block.
         if !came.is_empty() {
             dispose(came);
         }
@@ -95,7 +95,8 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // A pending poll may keep the socket open for a while; the shutdown ends the client's side at once.
+        // A pending poll may keep the socket open after this value is dropped. The shutdown lets the client detect the
+        // end at once.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

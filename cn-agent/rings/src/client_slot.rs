@@ -52,8 +52,8 @@ impl ClientSlots {
     pub fn take(&self, user: Option<u32>) -> Result<ClientSlot, NoSlot> {
         let full = NoSlot::Full(self.limit);
         let mut slot = ClientSlot([const { None }; 3]);
-        // The lock makes the check of the share and the count one step. On a refusal, dropping `slot` gives
-        // back the counts already taken.
+        // The check of the share and the increment of the count are one step under this lock. On a refusal, dropping
+        // `slot` reverses the increments already made.
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(uid) = user {
             // Users without a client are removed, so that the map does not grow.

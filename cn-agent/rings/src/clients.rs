@@ -41,13 +41,13 @@ struct ClientIndex {
 /// Result of serving a round of submissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundResult {
-    /// Work done: submissions taken from rings, plus frames sent for operations on several lines.
+    /// Number of submissions taken from rings, plus the number of frames sent for operations on several lines.
     pub taken: usize,
-    /// Whether the engine took no more; the submission is retried in the next round.
+    /// Whether work is left for the next round: the engine accepted no more submissions, or a flush is not complete.
     pub backpressured: bool,
 }
 
-/// A flush in progress, and the operation that requested it.
+/// A flush in progress: the client that requested it, and the tag of the client's operation.
 #[derive(Debug)]
 struct Flushing {
     owner: Owner,
@@ -137,7 +137,7 @@ impl Clients {
         tracing::debug!(place = at, clients = self.active.len(), why, "port closed");
     }
 
-    /// The clients' sockets in order of position; `None` if they have not changed since the last call.
+    /// The clients' sockets in the order of `active`; `None` if the set of clients has not changed since the last call.
     pub fn changed_sockets(&mut self) -> Option<impl Iterator<Item = BorrowedFd<'_>>> {
         if !std::mem::take(&mut self.changed) {
             return None;
@@ -146,10 +146,10 @@ impl Clients {
         Some(self.active.iter().filter_map(client).map(|client| client.socket()))
     }
 
-    /// Reads wake-ups off the sockets at the positions that `ready` selects, and removes clients that have
-    /// closed theirs.
+    /// Reads wake-ups off the sockets of those clients for whose index in `active` the function `ready` returns true.
+    /// Removes clients that have closed their sockets.
     pub fn drain_wakeups(&mut self, ready: impl Fn(usize) -> bool) {
-        // In descending order, because a removal changes later positions.
+        // Descending, because removing a client changes the indices of later clients.
         for position in (0..self.active.len()).rev().filter(|position| ready(*position)) {
             let at = self.active[position];
             let gone =
@@ -182,7 +182,8 @@ impl Clients {
                 self.broken += 1;
                 tracing::warn!(place = at, %broken, "the rings of a client are invalid; closing its port");
                 self.remove(at, "its rings are spoilt");
-                // The positions have changed; the remaining clients are served in the next round.
+                // The removal has changed the indices in `active`, so the remaining clients are served in the next
+                // round.
                 return served;
             }
         }
@@ -192,13 +193,13 @@ impl Clients {
         served
     }
 
-    /// Continues the flush in progress, and completes it once the engine has nothing left to write back.
+    /// Continues the flush in progress, and completes it when the engine has nothing left to write back.
     #[cold]
     fn flush_on(&mut self, to: &mut Sending<'_, '_>, served: &mut RoundResult) {
         let Some(Flushing { owner, tag, flush }) = &mut self.flushing else { return };
         let status = match to.engine.flush_on(flush, to.now, to.tx) {
             Ok(true) => Status::Done,
-            // Frames of a flush count as work, so that the link is flushed and polled.
+            // Reported as backpressure, so that the worker continues the flush in another round soon.
             Ok(false) => {
                 served.backpressured = true;
                 return;
@@ -272,8 +273,8 @@ impl Clients {
                     }
                 }
                 Operation::Flush => {
-                    // A flush covers the client's earlier operations, so all of them must have ended. One
-                    // flush runs at a time.
+                    // A flush covers the client's earlier operations, so the client must have none in flight. One flush
+                    // of all clients runs at a time.
                     if client.in_flight > 0 || self.flushing.is_some() {
                         return Ok(());
                     }
@@ -319,7 +320,7 @@ impl Clients {
     }
 
     /// Wakes the clients that sleep and have completions. Returns whether an awake client with completions shares the
-    /// worker's CPU, so that it sees them only when the worker yields.
+    /// worker's CPU: such a client sees its completions only when the worker yields.
     #[inline]
     pub fn wake(&mut self) -> bool {
         let (mut fenced, mut beside) = (false, false);
@@ -341,8 +342,8 @@ impl Clients {
         beside
     }
 
-    /// Publishes to clients that the agent is about to sleep. Returns whether a submission has just arrived, so that
-    /// the agent must not sleep.
+    /// Publishes to clients that the agent is about to sleep. Returns true if a submission has just arrived; the agent
+    /// must not sleep then.
     pub fn prepare_sleep(&mut self) -> bool {
         self.set_asleep(true);
         // The agent's flag must be visible before it reads the rings, or a submission could arrive unnoticed.

@@ -7,12 +7,12 @@ use cxloe_cn_core::engine::{EngineError, SegmentIter};
 /// Maximum number of jobs of one client: one for each entry of a ring.
 const JOBS_MAX: usize = ENTRIES;
 
-/// Kind of a job, with the place of its data in the client's data area.
+/// Kind of a job. The numbers are offsets in the client's data area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobKind {
-    /// Data goes to the data area, from this byte on.
+    /// The data that is read goes to the data area, from this offset on.
     Read(usize),
-    /// Data comes from the data area, from this byte on.
+    /// The data to write comes from the data area, from this offset on.
     Write(usize),
     Zero,
     Patch,

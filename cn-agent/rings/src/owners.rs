@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Address windows of the regions that have an owner, each with its size and the owner's user id. All users
-/// may use the other regions.
+/// Address windows of the regions that have an owner, each with its size and the owner's user id. A region without an
+/// owner may be used by all users.
 #[derive(Debug, Default)]
 pub struct Owners(BTreeMap<u64, (u64, u32)>);
 

@@ -44,7 +44,7 @@ fn bytes_are_written_zeroed_and_read_wherever_they_lie() {
         let there = Lines { at: end, count: all.count };
         assert_eq!(agent.run(&mut client, Operation::ReadBytes(there), HPA, None), Status::Done);
         assert!(client.get(end, model.len()) == model, "{ways} ways");
-        // The last line of the region and one line beyond it.
+        // A range of two lines: the last line of the region, and the line behind it.
         let beyond = Operation::ReadBytes(Lines { at: 0, count: 2 });
         let hpa = HPA + model.len() as u64 - 64;
         let status = agent.run(&mut client, beyond, hpa, None);

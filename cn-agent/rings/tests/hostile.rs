@@ -24,7 +24,8 @@ const SECRET: [u8; 64] = [0xB0; 64];
 /// Number of 64-bit words of a ring entry. The submission ring's first entry begins at word `SUBMISSIONS`.
 const ENTRY: usize = 16;
 const SUBMISSIONS: usize = 512;
-/// First word of an entry: the number of the operation, and in bit 31 the phase of the first lap.
+/// First word of a ring entry: the operation's code, and in bit 31 the phase, which is 1 during the first pass through
+/// the ring.
 const READ: u64 = 1 | 1 << 31;
 const WRITE: u64 = 2 | 1 << 31;
 
@@ -90,7 +91,8 @@ fn an_entry_that_changes_under_way_reaches_no_other_user() {
     }
 }
 
-/// Tests that a flush ends, whatever the client writes over its entry or publishes as its ring's head.
+/// Tests that a flush ends, whatever its client writes over the flush's ring entry or publishes as the head of its
+/// ring.
 #[test]
 fn a_flush_under_way_depends_on_no_client() {
     let (mut agent, mut alice, memory, mut bob) = rig();
@@ -115,7 +117,8 @@ fn a_flush_under_way_depends_on_no_client() {
     }
 }
 
-/// Tests that, when a region changes owners during an operation, the rest of the operation does not touch it.
+/// Tests that, when a region gets another owner during an operation, the rest of the operation does not touch the
+/// region.
 #[test]
 fn an_operation_stops_where_a_region_changes_hands() {
     let (mut agent, mut alice, _, mut bob) = rig();

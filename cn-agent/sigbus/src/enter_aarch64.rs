@@ -1,8 +1,8 @@
 //! Assembly that switches from the signal stack to a stack of the pool and back, on aarch64.
 //!
 //! The kernel may have left not one byte of room on the signal stack, so nothing is stored there. The code may
-//! overwrite every register: the kernel has saved all registers and restores them when the handler returns, and a
-//! handler that is jumped to need not preserve them either.
+//! overwrite every register: the kernel has saved all registers and restores them when the handler returns. For the
+//! same reason, the former handler, to which the code may jump, need not preserve them.
 
 #![expect(unsafe_code, reason = "the handler switches stacks in assembly")]
 
@@ -69,8 +69,9 @@ pub unsafe extern "C" fn enter() {
         "stlr wzr, [x25]",
         "cbnz x0, 7f",
         "ret x23",
-        // Jump to the handler in x0. The kernel takes the handler's signal mask from the context; the mask of the
-        // interrupted thread, in x1, is put back into the context after that.
+        // Jump to the former handler, whose address is in x0. First, the system call sets the signal mask that `decide`
+        // has put into the context for this handler. Then the mask of the interrupted thread, from x1, goes back into
+        // the context.
         "7:",
         "mov x24, x0",
         "mov x26, x1",

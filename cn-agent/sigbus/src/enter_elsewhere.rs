@@ -1,5 +1,6 @@
-//! The handler on architectures without the assembly. It stays on the signal stack, which is large enough to handle a
-//! device that is gone, but not inline faults.
+//! The handler on architectures without assembly. It runs on the thread's signal stack, which is large enough for
+//! faults of a device that is gone, but not for faults of an inline mapping (a region whose pages the program fetches
+//! itself).
 
 #![expect(unsafe_code, reason = "the handler reads and changes the signal's context")]
 
@@ -14,8 +15,9 @@ pub extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     if handler == 0 {
         return;
     }
-    // SAFETY: the kernel's signal set, the beginning of the context's, has 64 signals; the former handler is called as
-    // the kernel would call it: a handler without SA_SIGINFO ignores the further arguments.
+    // SAFETY: the context's signal set begins with the kernel's set of 64 signals, and no more is used. The former
+    // handler is called with the arguments that the kernel passes; a handler without SA_SIGINFO ignores the second and
+    // third.
     unsafe {
         let asked = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, asked, 0, size_of::<u64>());

@@ -1,8 +1,8 @@
 //! Assembly that switches from the signal stack to a stack of the pool and back, on x86-64.
 //!
 //! The kernel may have left not one byte of room on the signal stack, so nothing is pushed there. The code may
-//! overwrite every register: the kernel has saved all registers and restores them when the handler returns, and a
-//! handler that is jumped to need not preserve them either.
+//! overwrite every register: the kernel has saved all registers and restores them when the handler returns. For the
+//! same reason, the former handler, to which the code may jump, need not preserve them.
 
 #![expect(unsafe_code, reason = "the handler switches stacks in assembly")]
 
@@ -59,13 +59,15 @@ pub unsafe extern "C" fn enter() {
         "mov rsp, rbp",
         "call {decide}",
         "mov rsp, r12",
-        // The store that marks the stack as free comes last, since x86 keeps the order of stores.
+        // Marks the stack as free. x86 keeps the order of stores, so other threads see this store after all earlier
+        // ones.
         "mov dword ptr [rbp], 0",
         "test rax, rax",
         "jnz 6f",
         "ret",
-        // Jump to the handler in rax. The kernel takes the handler's signal mask from the context; the mask of the
-        // interrupted thread, in rdx, is put back into the context after that.
+        // Jump to the former handler, whose address is in rax. First, the system call sets the signal mask that
+        // `decide` has put into the context for this handler. Then the mask of the interrupted thread, from rdx, goes
+        // back into the context.
         "6:",
         "mov rbp, rax",
         "mov rbx, rdx",

@@ -1,14 +1,13 @@
 //! # cxloe-sigbus: the handler of SIGBUS
 //!
-//! The handler serves SIGBUS of inline mappings, of devices that are gone, and of everything else in the
-//! process. A module whose memory may raise SIGBUS installs a function that [serves](FaultServer) the fault;
-//! the handler calls these functions one after the other.
+//! The handler serves all SIGBUS signals of the process: those of inline mappings (regions whose pages the program
+//! fetches itself), of devices that are gone, and of other causes. A module whose memory may raise SIGBUS installs a
+//! function that [serves](FaultServer) the fault; the handler calls these functions one after the other.
 //!
-//! Programs choose the size of their threads' signal stacks: 8 KiB in Rust, 32 KiB in Go, sometimes just the
-//! least size that the kernel allows, which a CPU with AVX-512 or AMX fills with its registers. Serving a
-//! fault runs a network protocol, so it never runs on the signal stack: the handler first switches to a stack
-//! of a pool (`stacks`), and does not touch a byte of the signal stack below the kernel's frame
-//! (`enter_*.rs`, in assembly).
+//! Programs choose the size of their threads' signal stacks: 8 KiB in Rust, 32 KiB in Go, sometimes just the least size
+//! that the kernel allows, which a CPU with AVX-512 or AMX fills with its registers. Serving a fault runs a network
+//! protocol, so it never runs on the signal stack: the handler first switches to a stack of a pool (`stacks`), and does
+//! not touch a byte of the signal stack below the kernel's frame (`enter_*.rs`, in assembly).
 //!
 //! ```text
 //!   kernel --SIGBUS, on the thread's own stack--> enter --on a stack of the pool--> decide --> functions installed
@@ -17,21 +16,19 @@
 //!                                                   +--> return, or the handler that was there before
 //! ```
 //!
-//! * **Nested signals.** All signals are blocked until the handler returns, so no other handler runs on a
-//!   stack of the pool or can jump out of one. A fault of the handler itself ends the process: the kernel
-//!   cannot deliver the blocked signal.
-//! * **Other handlers.** A signal that no function serves goes to the handler that was installed before, on
-//!   the signal stack, with the signal mask it was installed with: it may use `siglongjmp`, check its stack's
-//!   address (as Go does), or fault again. The stack of the pool is free by then.
-//! * **A stack too small for the kernel.** Where the kernel's own frame does not fit on the thread's signal
-//!   stack, no handler runs: the kernel ends the process with SIGSEGV. `sigaltstack(2)` refuses such stacks
-//!   (`AT_MINSIGSTKSZ` is the size of the frame on this CPU), so a thread with a stack of the least size
-//!   allowed is served.
-//! * **More threads than stacks.** A thread without a stack yields until one is free. A thread that has a
-//!   stack never waits for one that has none, and threads serve each other's faults, so every wait ends.
-//! * **Fork.** A child has no thread that was in the handler, so the pool is wiped in it: all stacks are
-//!   free. Mappings with inline faults belong to the parent only: the child must not send over the parent's
-//!   link.
+//! * **Nested signals.** All signals are blocked until the handler returns, so no other handler runs on a stack of the
+//!   pool or can jump out of one. A fault of the handler itself ends the process: the kernel cannot deliver the blocked
+//!   signal.
+//! * **Other handlers.** A signal that no function serves goes to the handler that was installed before, on the signal
+//!   stack, with the signal mask it was installed with: it may use `siglongjmp`, check its stack's address (as Go
+//!   does), or fault again. The stack of the pool is free by then.
+//! * **A stack too small for the kernel.** Where the kernel's own frame does not fit on the thread's signal stack, no
+//!   handler runs: the kernel ends the process with SIGSEGV. `sigaltstack(2)` refuses such stacks (`AT_MINSIGSTKSZ` is
+//!   the size of the frame on this CPU), so a thread with a stack of the least size allowed is served.
+//! * **More threads than stacks.** A thread without a stack yields until one is free. A thread that has a stack never
+//!   waits for one that has none, and threads serve each other's faults, so every wait ends.
+//! * **Fork.** A child has no thread that was in the handler, so the pool is wiped in it: all stacks are free. Mappings
+//!   with inline faults belong to the parent only: the child must not send over the parent's link.
 //! * **Panics.** A panic ends the process at `decide`, which cannot unwind; no unwinder goes past `enter`.
 //!
 //! | module | content |
@@ -86,7 +83,7 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// Whether the former handler, installed to be called once (`SA_RESETHAND`), has been called.
 static SPENT: AtomicBool = AtomicBool::new(false);
 
-/// Installs the handler, once, and adds `serve` to the functions that the handler calls.
+/// Installs the handler at the first call, and adds `serve` to the functions that the handler calls.
 ///
 /// # Errors
 /// Errors of the system calls; [`io::ErrorKind::OutOfMemory`] when four functions are installed already.
@@ -132,14 +129,14 @@ fn enlist(serve: FaultServer) -> io::Result<()> {
     Err(io::ErrorKind::OutOfMemory.into())
 }
 
-/// Next step of `enter`, once it is back on the signal stack.
+/// Next step of `enter` after the switch back to the signal stack.
 #[repr(C)]
 #[allow(dead_code, reason = "read in assembly")]
 struct ReturnAction {
-    /// Address of the handler to jump to; 0 to return, so that the access is repeated.
+    /// Address of the handler to jump to. 0: return, so that the interrupted instruction is repeated.
     handler: usize,
-    /// Signal mask of the interrupted thread. The context contains the other handler's mask until that mask
-    /// has taken effect; then `enter` restores this mask in the context, and jumps to the handler.
+    /// Signal mask of the interrupted thread. The context first contains the mask for the former handler; `enter` sets
+    /// that mask, puts this one back into the context, and jumps to the handler.
     mask: u64,
 }
 
@@ -175,14 +172,15 @@ fn is_write(context: *mut c_void) -> bool {
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        // Not known on this architecture: a page that was only read counts as written, and is compared with
-        // its unchanged copy when it is evicted.
+        // On this architecture the kind of access is unknown, so each counts as a write. A page that was only read is
+        // therefore compared with its unchanged copy when it is evicted.
         let _ = context;
         true
     }
 }
 
-/// Next step for a signal that no function serves: that of the former disposition.
+/// Decides the next step for a signal that no installed function serves, from the disposition of SIGBUS before
+/// [`install`].
 #[cold]
 fn pass_on(signal: c_int, info: *mut siginfo_t, code: c_int, context: *mut ucontext_t) -> ReturnAction {
     let before = BEFORE.get();
@@ -190,7 +188,7 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, code: c_int, context: *mut ucont
     let flags = before.map_or(0, |before| before.sa_flags);
     let spent = flags & libc::SA_RESETHAND != 0 && SPENT.swap(true, Ordering::AcqRel);
     match before {
-        // The signal was sent by `kill` or the like, and was ignored before: it is ignored now.
+        // A signal that was sent by `kill` or the like stays ignored if it was ignored before [`install`].
         Some(_) if handler == libc::SIG_IGN && !is_access(code) => RETURN,
         Some(before) if handler != libc::SIG_DFL && handler != libc::SIG_IGN && !spent => {
             let own = if flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
@@ -211,7 +209,7 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, code: c_int, context: *mut ucont
     }
 }
 
-/// Makes the signal end the process, as the kernel would do without a handler.
+/// Makes the signal end the process, as it does in a process without a handler.
 fn end(signal: c_int, info: *mut siginfo_t, code: c_int) {
     // SAFETY: restores the default action. An access is then repeated, and ends the process; a signal that was sent is
     // sent once more, unchanged, to this thread, and ends the process when this handler has returned.

@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub const STACKS: usize = 128;
 /// Size of a stack in bytes. The deepest use measured is below 8 KiB, in an optimised build.
 pub const STACK_BYTES: usize = 64 << 10;
-/// Distance of stacks, as a power of two: a stack, and a guard as large as the largest page of supported kernels.
+/// Distance from one stack to the next, as the exponent of a power of two: a stack, and a guard as large as the largest
+/// page of supported kernels.
 pub(super) const STRIDE_BITS: u32 = 17;
 const STRIDE: usize = 1 << STRIDE_BITS;
 /// Room for the words on top of a stack: a cache line, against false sharing.
@@ -52,7 +53,8 @@ pub(super) fn make() -> io::Result<()> {
     Ok(())
 }
 
-/// The word that is set in the process that uses the pool; `None` before the stacks are mapped.
+/// The word that is not 0 in the process that uses the pool, and 0 in a forked child; `None` before the stacks are
+/// mapped.
 fn mark() -> Option<&'static AtomicU32> {
     let first = FIRST.load(Ordering::Acquire);
     // SAFETY: the word lies behind that of the first stack, where nothing else is; the memory stays mapped.
@@ -64,7 +66,7 @@ pub fn is_child() -> bool {
     mark().is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
 }
 
-/// Marks the stacks as this process's own.
+/// Marks the stacks as those of this process; a forked child does not inherit the mark.
 pub fn adopt() {
     if let Some(mark) = mark() {
         mark.store(1, Ordering::Release);

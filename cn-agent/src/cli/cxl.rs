@@ -1,5 +1,5 @@
-//! `cn-agent cxl list`: lists the real CXL memory of this machine, the devices that can serve regions, and
-//! the obstacles for the others. Reads sysfs directly, so it needs no agent.
+//! `cn-agent cxl list`: lists the real CXL memory of this machine, the devices that can serve regions, and the reasons
+//! why other devices cannot. Reads sysfs directly, so it needs no agent.
 
 use std::path::PathBuf;
 

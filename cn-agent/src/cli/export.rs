@@ -77,7 +77,7 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
     match &args.file {
         None => copy_out(&mut port, hpa, &header, std::io::stdout().lock(), "standard output", args),
         Some(path) => {
-            // Written under another name first, so that an incomplete file never has the requested name.
+            // Written under another name first, so that a file of the requested name is always complete.
             let mut partial = path.clone().into_os_string();
             partial.push(".partial");
             let partial = PathBuf::from(partial);
@@ -142,7 +142,7 @@ pub fn import(args: &ImportArgs) -> Result<(), Failure> {
         None => File::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(unreadable)?),
     };
     let (mut port, attached, hpa) = open(&args.region, &args.socket.path())?;
-    // A regular file can be read twice, so all of it is verified before the region changes.
+    // A regular file can be read twice, so it is verified completely before the region is overwritten.
     if input.metadata().is_ok_and(|about| about.is_file()) {
         let begin = input.stream_position().map_err(unreadable)?;
         let mut reader =
@@ -227,7 +227,7 @@ fn open(region: &Name, socket: &Path) -> Result<(Client, AttachedRegion, u64), F
     };
     let mut port = Client::connect(socket).map_err(of_agent)?;
     loop {
-        // One read shows whether the region's memory nodes are connected.
+        // The read fails until the region's memory nodes are connected.
         match port.read(attached.hpa) {
             Ok(_) => {
                 let hpa = attached.hpa;

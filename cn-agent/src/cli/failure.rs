@@ -31,7 +31,8 @@ pub fn of_operation_by(option: &str, error: ClientError, socket: &Path) -> Failu
 fn refusal(error: &ClientError, socket: &Path) -> Option<String> {
     let mac = match error {
         ClientError::Engine(EngineError::NotConnected(mac)) => mac,
-        // The agent lists the regions of other users, but answers as if their memory did not exist.
+        // For a region of another user, the agent returns the same error as for an address without a region. But it
+        // lists the region, so the reason can be found here.
         ClientError::Engine(EngineError::Unmapped(hpa)) => {
             let regions = client::regions(socket).unwrap_or_default();
             return not_yours(*hpa, &regions, limited_user(socket)?).map(|refused| refused.to_string());
@@ -49,7 +50,7 @@ fn limited_user(socket: &Path) -> Option<u32> {
     (own != 0 && own != agent).then_some(own)
 }
 
-/// The refusal of an access to `hpa` by the user `own`, if the region there is another user's.
+/// Returns the refusal for an access of the user `own` to `hpa`, if the region at `hpa` belongs to another user.
 fn not_yours(hpa: u64, regions: &[AttachedRegion], own: u32) -> Option<RefusalReason> {
     let holds = |region: &&AttachedRegion| hpa.checked_sub(region.hpa).is_some_and(|at| at < region.size);
     let region = regions.iter().find(holds)?;

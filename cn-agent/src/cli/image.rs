@@ -120,7 +120,7 @@ impl<W: Write> ImageWriter<W> {
 pub struct ImageReader<R> {
     input: R,
     name: String,
-    /// Number of bytes read from the stream, which errors name.
+    /// Number of bytes read from the stream so far, for error messages.
     read: u64,
     header: ImageHeader,
     /// Offset in the region at which the last record ended; no later record may begin before it.

@@ -72,8 +72,8 @@ pub struct WriteArgs {
     socket: SocketArgs,
 }
 
-/// Returns the HPA of a target. A target that is an HPA needs no request. For a region, calls `regions` once,
-/// and again as long as the region is not attached and `again` returns true after a wait.
+/// Returns the HPA of a target. A target that is an HPA needs no request. For a region, calls `regions`, and repeats
+/// the call until the region is attached or `again`, which waits, returns false.
 fn locate(
     target: &MemoryTarget,
     mut regions: impl FnMut() -> Result<Vec<AttachedRegion>, Failure>,
@@ -91,13 +91,14 @@ fn locate(
     }
 }
 
-/// Returns the HPA of a target, with the regions of the agent whose socket is at `path`.
+/// Returns the HPA of a target. For a region, asks the agent whose socket is at `path`, until the region is attached or
+/// `wait_limit` is over.
 fn locate_at(path: &Path, target: &MemoryTarget, wait_limit: RetryDeadline) -> Result<u64, Failure> {
     locate(target, || client::regions(path).map_err(of_agent), || wait_limit.again())
 }
 
 /// Runs the first operation on a region, and repeats it until the region is attached and its memory nodes are
-/// connected. A target that is an HPA is tried once.
+/// connected, or `wait_limit` is over. If the target is an HPA, the operation runs only one time.
 fn first_of_all<T>(
     target: &MemoryTarget,
     path: &Path,
@@ -174,7 +175,7 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     let mut port = Client::connect(&path).map_err(of_agent)?;
     let failed = |e| of_operation(e, &path);
     if !bytes.is_empty() {
-        // Waits with a read, which can be repeated without an effect.
+        // Waits for the region by reading a line: unlike a write, a read can be repeated without an effect.
         first_of_all(&args.target, &path, wait_limit, || port.read(first))?;
     }
     let (whole, rest) = bytes.as_chunks::<LINE>();
@@ -185,7 +186,7 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     }
     if !rest.is_empty() {
         let last = first + (whole.len() * LINE) as u64;
-        // The bytes of the last line beyond the source keep their content.
+        // The source ends within this line; the rest of the line keeps its content.
         let mut line = port.read(last).map_err(failed)?;
         line[..rest.len()].copy_from_slice(rest);
         port.write(last, &line).map_err(failed)?;

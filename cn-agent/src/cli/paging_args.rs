@@ -1,5 +1,5 @@
-//! Paging options that `exec` and `vm` share, and what they lead to: the lease of a region, and the request
-//! to map it.
+//! Paging options that `exec` and `vm` share, and the requests that are built from them: to lease a region for a
+//! program, and to map it.
 
 use std::path::Path;
 use std::time::Duration;

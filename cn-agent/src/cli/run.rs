@@ -54,7 +54,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 
 fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let ending = Shutdown::watch()?;
-    // Each client takes open files of the agent.
+    // Each client needs descriptors of the agent, so the limit of open files is raised.
     raise_limit();
     let supervisor = Supervisor::of_this_process();
     if !wait_for_interface(&config.node.interface, supervisor, &ending) {
@@ -99,7 +99,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         engine.set_shard(index as u8 * config.queues);
         engine.set_queues(config.queues.into());
         let signals = match &config.rate_control {
-            // The worker's clock is created later, so zero precedes all of its times.
+            // The worker's clock starts later, so zero is earlier than any time that the clock shows.
             Some(rates) => {
                 rates.apply(&mut engine, link.info(), config.node.priority.unwrap_or(0), Time::ZERO)?
             }
@@ -107,7 +107,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         };
         handles.push(WorkerHandle::start(link, engine, signals, options, results.clone(), ending.worker())?);
     }
-    // Closes this end, so that the channels of results are closed when all workers have ended.
+    // Drops this thread's senders: the channels of results then close when all workers have ended.
     drop(results);
     let workers = Workers::new(handles.iter().map(WorkerHandle::orders).collect());
     let options = ManagerLinkOptions {

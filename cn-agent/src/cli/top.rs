@@ -1,4 +1,4 @@
-//! `cn-agent top`: a live view of the agent's activity; once, or as JSON, for scripts.
+//! `cn-agent top`: a live view of the agent's activity; for scripts, text about one interval, or JSON.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -64,7 +64,7 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
         return print(args, &path, &view);
     }
     let clock = Clock::new();
-    // An agent that does not run at the start is an error; the live view waits for one that ends later.
+    // If no agent runs at the start, the command fails. If the agent ends later, the live view waits for the next one.
     Snapshot::take(&path, &clock).map_err(of_agent)?;
     let take = move || Snapshot::take(&path, &clock).map_err(|error| error.to_string());
     live(take, view).map_err(|error| match error.kind() {

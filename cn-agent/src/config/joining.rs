@@ -1,4 +1,4 @@
-//! Compute-node part of `join`, which compute nodes and memory nodes share.
+//! The part of `join` that is specific to compute nodes. The common part is shared with memory nodes.
 
 use cxloe_daemon::command_line::Failure;
 use cxloe_fabric::api::Party;

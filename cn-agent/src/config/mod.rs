@@ -219,7 +219,8 @@ impl Config {
         })
     }
 
-    /// Time-outs of sessions: the silence that ends a session as configured, the others in proportion.
+    /// Time-outs of sessions. A session ends after the configured `session_timeout` without an answer; the other
+    /// time-outs are at most a quarter of that.
     pub fn timing(&self) -> Timing {
         let usual = Timing::default();
         let dead_after = self.session_timeout;

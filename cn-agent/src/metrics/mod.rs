@@ -52,7 +52,7 @@ pub struct MetricsSource {
     pub workers: Workers,
 }
 
-/// Collects the figures of one scrape. Without answers from all workers, their figures are missing.
+/// Collects the figures of one scrape. If a worker does not answer, the figures of all workers are missing.
 pub async fn sample(source: MetricsSource) -> Sample {
     let mut scrape = Scrape::new();
     let node = source.listing.node();

@@ -38,8 +38,8 @@ impl Caller {
         Some(self.uid).filter(|uid| !has_all_rights(*uid))
     }
 
-    /// Whether this user may handle page faults of the kernel: root and the agent's user always may, other users if the
-    /// administrator has `allowed` it.
+    /// Whether this user may handle page faults that the kernel raises in system calls. Root and the agent's user
+    /// always may; other users may if the administrator has `allowed` it.
     pub fn may_serve_kernel_faults(&self, allowed: bool) -> bool {
         allowed || has_all_rights(self.uid)
     }

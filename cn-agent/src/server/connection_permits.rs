@@ -97,7 +97,8 @@ impl ConnectionPermits {
         loop {
             let given_back = self.given_back.notified();
             tokio::pin!(given_back);
-            // Registered before the attempt, so that a permit returned in between wakes this task.
+            // Registered before the attempt to take a permit, so that a permit returned between the two wakes this
+            // task.
             given_back.as_mut().enable();
             match self.take(kind, caller) {
                 Ok(place) => return place,

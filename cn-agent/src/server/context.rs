@@ -25,6 +25,7 @@ pub struct ServerContext {
     pub shares: UserShares,
     /// Whether programs of all users are given `/dev/userfaultfd`.
     pub allow_kernel_faults: bool,
-    /// Lock under which a space of a dead agent is adopted, so that two requests do not adopt one twice.
+    /// Lock for adopting a space (the memory of a mapped region) from an agent that has ended, so that two requests do
+    /// not adopt the same space.
     pub adopting: Arc<tokio::sync::Mutex<()>>,
 }

@@ -1,5 +1,6 @@
-//! Mapping of regions by requests on the agent's socket: connections that own a space, and members that are passed to
-//! the worker. Creating a space takes time, so it is done here and not in the worker's thread.
+//! Mapping of regions by requests on the agent's socket. A connection may own a space (the memory of a mapped region);
+//! the processes that share the space are its members, whose connections are passed to the worker. Creating a space
+//! takes time, so it is done here and not in the worker's thread.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -30,10 +31,10 @@ use cxloe_paging::{JoinAttempt, MapClaim, NewSpace, Space, Spaces, cut};
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Limit of pages of a region: page numbers have 32 bits, and their highest bit is reserved.
 const PAGES_MAX: u64 = 1 << 31;
-/// Maximum wait for the former owner of a region: a process that has ended releases its region a moment
-/// later.
+/// Maximum wait for the former owner of a region. A process that has ended releases its region a moment later.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
-/// Longest further wait for dirty pages to reach their memory nodes; shorter than programs wait for the answer.
+/// Longest wait for the dirty pages of the former owner to reach their memory nodes; shorter than the wait of programs
+/// for the agent's answer.
 const ENDING_MAX: Duration = Duration::from_secs(8);
 /// Interval of attempts to claim a region.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -75,7 +76,7 @@ impl Mapped {
     }
 }
 
-/// Maps a region. From then on the connection owns the region's space, and has to release it ([`Spaces::own`]).
+/// Maps a region. Afterwards the connection owns the region's space, and has to release it ([`Spaces::own`]).
 ///
 /// # Errors
 /// The reason why the region cannot be mapped.
@@ -127,7 +128,7 @@ pub async fn map(
         made = add(context, worker, space).await?;
     }
     if made.is_none() {
-        // A concurrent request has added the space first.
+        // A concurrent request has added the space first, so this request tries to become the owner of that space.
         made = claim_in_time(context, caller, &request).await?;
     }
     let made = made.ok_or(RefusalReason::NoSpace)?;
@@ -141,8 +142,7 @@ pub async fn map(
         ask(context.workers.of_space(id).await, keep).await.ok_or(RefusalReason::Ending)?;
     }
     let device = device(context, caller);
-    // Read after the claim: a region is sealed only while no program maps it, so this does not change from
-    // here on.
+    // Read after the claim: a region is sealed only while no program maps it, so `sealed` does not change any more.
     let region = caller.region(context.listing.regions(), &request.region);
     let sealed = region.is_ok_and(|region| region.sealed);
     Ok(Mapped { made, device, sealed })
@@ -196,8 +196,8 @@ fn options(caller: Caller, id: u64, request: &MapRequest, pages: u32) -> SpaceOp
     }
 }
 
-/// Makes the connection an owner of a region that is already mapped; `None` if it is not mapped. If the
-/// former owner of the region is ending, waits for its end.
+/// Makes the connection an owner of a region that is already mapped; `None` if it is not mapped. If the region still
+/// has a former owner, waits a bounded time for the former owner to release it.
 async fn claim_in_time(
     context: &ServerContext,
     caller: Caller,
@@ -227,7 +227,8 @@ async fn claim_in_time(
     }
 }
 
-/// Returns the channel of orders to the worker that has the space of a region, or would get it.
+/// Returns the channel of orders to the worker that has the space of the region `name`, or that would get the space if
+/// it were created.
 async fn of_region<'a>(context: &'a ServerContext, name: &str) -> &'a Orders {
     context.workers.of_region(name, context.controller.worker_of_region(name)).await
 }
@@ -273,7 +274,8 @@ async fn add(
     let orders = context.workers.get(worker).ok_or(RefusalReason::Ending)?;
     let added = ask(orders, |spaces| {
         let SpaceOptions { id, user, .. } = *space.options();
-        // A rejected space is dropped here, not in the worker's thread.
+        // A rejected space is returned and dropped by this task: dropping it in the worker's thread would delay the
+        // worker.
         if let Err(full) = spaces.check_room(user) {
             return Err((space, Some(full)));
         }
@@ -288,8 +290,8 @@ async fn add(
     }
 }
 
-/// Adopts the space of a dead agent, if `is_meant` accepts the space and no worker has it already (`there`).
-/// One space is adopted at a time, because adopting changes the shared state.
+/// Adopts the space of an agent that has ended, if `is_meant` accepts the space. Does nothing if a worker has the space
+/// already, which `there` finds out. One space is adopted at a time, because adopting changes the shared state.
 async fn resume(
     context: &ServerContext,
     caller: Caller,
@@ -341,11 +343,12 @@ pub async fn join(
     stream: UnixStream,
 ) -> io::Result<()> {
     let JoinRequest { space, address, bytes, offset, pid, view, resume: resumes, files } = request;
-    // The agent keeps its last free descriptors for its own files.
+    // The last free descriptors are reserved for the agent's own files, so a request that has taken one of them is
+    // refused.
     if sent.are_spare() {
         return refuse(stream, REFUSED, NO_FILE_LEFT).await;
     }
-    // A forked child sends no userfaultfd: the agent has received it from the kernel at the fork.
+    // A forked child sends no userfaultfd: the kernel has passed the child's userfaultfd to the agent at the fork.
     let uffd = if resumes || view.is_none() { sent.take() } else { None };
     let shared_state = if resumes { sent.take() } else { None };
     let (memory, files) = shown(files, sent);

@@ -1,11 +1,11 @@
-//! The agent's socket: answers requests, and opens ports. One thread runs each connection as a task; the
-//! number of connections, the size of requests and the silence between requests are bounded. A connection
-//! that becomes a port or a member moves to the worker; one that owns a mapped region stays as long as its
-//! owner keeps it open.
+//! The agent's socket: answers requests, and opens ports. One thread runs each connection as a task; the number of
+//! connections, the size of requests and the silence between requests are bounded. A connection that becomes a port, or
+//! that makes its process a member of a mapped region's space, moves to the worker. A connection that owns a mapped
+//! region stays as long as its owner keeps it open.
 //!
-//! The kernel reports the user of a connection (`caller`): memory that belongs to a user may be used by that
-//! user, root and the agent's user. Each user has a share of the connections (`connection_permits`), so that
-//! no user can lock out others or root.
+//! The kernel reports the user of a connection (`caller`): memory that belongs to a user may be used by that user, root
+//! and the agent's user. Each user has a share of the connections (`connection_permits`), so that no user can lock out
+//! others or root.
 
 mod caller;
 mod connection_permits;
@@ -51,8 +51,8 @@ const SESSIONS_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, most likely for lack of free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Binds the agent's socket at `path`, for the agent's user and group. From then on no other process can be this agent;
-/// requests are not answered yet.
+/// Binds the agent's socket at `path`, for the agent's user and group. While it is bound, no other process can bind it
+/// as this agent; requests are not answered yet.
 ///
 /// # Errors
 /// Any [`SocketError`].
@@ -108,7 +108,8 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
         match accepted {
             Ok((mut stream, _)) => {
                 let Ok(caller) = Caller::of(&stream) else { continue };
-                // The agent keeps its last free descriptors for its own files.
+                // The last free descriptors are reserved for the agent's own files, so a connection that has taken one
+                // of them is refused.
                 if is_spare(&stream) {
                     tracing::warn!(uid = caller.uid, "a connection is closed: {NO_FILE_LEFT}");
                     sent::close(stream);
@@ -321,7 +322,7 @@ fn into_answer(outcome: Result<AgentAnswer, RefusalReason>) -> AgentAnswer {
     outcome.unwrap_or_else(AgentAnswer::Refused)
 }
 
-/// Whether the space exists, and the caller may use its memory.
+/// Whether the space with this number exists, and the caller may use its memory.
 async fn sees(context: &ServerContext, caller: Caller, space: u64) -> bool {
     let orders = context.workers.of_space(space).await;
     let owner = ask(orders, move |spaces| spaces.get(space).map(|space| space.options().owner));

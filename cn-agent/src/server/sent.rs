@@ -49,7 +49,7 @@ impl SentDescriptors {
                 let receive = || receive_some(stream.as_fd(), bytes, &mut came, libc::MSG_DONTWAIT);
                 stream.async_io(Interest::READABLE, receive).await?
             };
-            // Descriptors beyond the maximum of a request are closed with `came`.
+            // Descriptors beyond the maximum of a request stay in `came`, and are closed when it is dropped.
             while self.0.len() < DESCRIPTORS_MAX
                 && let Some(descriptor) = came.take()
             {

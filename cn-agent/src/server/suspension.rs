@@ -18,11 +18,11 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Interval of checks of the list of attached regions.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Suspends a space, and waits until all of its pages are written back and removed.
+/// Suspends a space (the memory of a mapped region), and waits until all of its pages are written back and removed from
+/// this machine.
 ///
 /// # Errors
-/// The reason why the space cannot be suspended, or [`RefusalReason::NotClean`] if the suspension has ended
-/// early.
+/// The reason why the space cannot be suspended, or [`RefusalReason::NotClean`] if the suspension has ended early.
 pub async fn suspend(context: &ServerContext, space: u64) -> Result<AgentAnswer, RefusalReason> {
     let orders = context.workers.of_space(space).await;
     let (sender, receiver) = oneshot::channel();
@@ -32,7 +32,8 @@ pub async fn suspend(context: &ServerContext, space: u64) -> Result<AgentAnswer,
     Ok(AgentAnswer::Suspended { hot, zeros })
 }
 
-/// Passes the page notes of the former compute node to the space of a region that is not attached here yet.
+/// Passes the former compute node's notes on pages (which will be used soon, which are zeros) to the space of a region
+/// that is not attached here yet.
 ///
 /// # Errors
 /// The reason why the space takes no notes.

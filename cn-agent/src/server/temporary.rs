@@ -35,8 +35,8 @@ fn memory_share(context: &ServerContext, nodes: &[MemoryNodeStatus]) -> u64 {
     context.shares.memory.unwrap_or(part)
 }
 
-/// Whether the manager's refusal is final. After other errors, the request may have been carried out, or may
-/// be later.
+/// Whether the manager's refusal is final. After any other error, the manager may have carried the request out, or may
+/// still do so.
 fn is_refused(error: &ClientError) -> bool {
     error.code().is_some() && !error.is_passing()
 }

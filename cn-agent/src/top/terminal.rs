@@ -44,7 +44,8 @@ pub fn live(take: impl FnMut() -> SnapshotResult + Send + 'static, view: View) -
     let mut terminal = ratatui::try_init()?;
     let shown =
         Screen { view, pace, before: None, now: None, figures: None }.run(&mut terminal, &receiver, &ending);
-    // After a panic the hook has already restored the terminal; a second time would move the cursor over the message.
+    // After a panic, the panic hook has restored the terminal already; restoring it again would move the cursor over
+    // the panic's message.
     let restored = if is_raw_mode_enabled()? { ratatui::try_restore() } else { Ok(()) };
     shown.and(restored)
 }
@@ -151,7 +152,8 @@ impl Screen {
             }
             Err(reason) => {
                 let since = self.view.trouble.take().map(|(_, age)| age).unwrap_or_default();
-                // The counters of the next agent begin at 0, so this agent's snapshot is dropped.
+                // The agent may be replaced by a new one, whose counters begin at 0, so the snapshot of this agent is
+                // dropped.
                 let age = self.now.take().map_or(since + self.view.interval, |(_, at)| at.elapsed());
                 self.view.trouble = Some((reason, age));
             }

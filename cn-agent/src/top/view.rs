@@ -72,7 +72,7 @@ pub struct View {
     pub interval: Duration,
     /// Path of the agent's socket, for the title.
     pub socket: String,
-    /// Reason why there are no newer figures, and the age of the present ones; `None` if they are new.
+    /// Reason why the figures are out of date, and their age; `None` if they are up to date.
     pub trouble: Option<(String, Duration)>,
 }
 
@@ -295,7 +295,7 @@ const REGION_COLUMNS: [Column; 10] = [
 
 fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer) {
     let trouble = |region: &RegionFigures| {
-        // More than any rate, so that regions in another state than active precede all others.
+        // Added as 10^12, which exceeds any rate, so that regions in a state other than `active` come first.
         let unwell = f64::from(u8::from(region.state != "active"));
         unwell * 1e12 + region.faults_per_s * (1.0 - region.fault_hits.unwrap_or(1.0))
     };
@@ -314,7 +314,7 @@ fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer)
         let cells = vec![
             region.region.clone(),
             bytes(region.size),
-            // Shows the obstacle to the region's use, which stands behind the state, or else the state.
+            // Shows the last part of the state: the obstacle to the region's use if there is one.
             region.state.rsplit(", ").next().unwrap_or_default().to_owned(),
             short(region.faults_per_s),
             percent(region.fault_hits),

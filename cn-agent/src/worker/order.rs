@@ -18,7 +18,8 @@ use cxloe_wire::frame::Mac;
 
 /// Maximum number of orders that wait for one worker.
 const ORDERS_MAX: usize = 1024;
-/// Longest wait of control for room in the channel; the worker empties it every few milliseconds at most.
+/// Longest time for which another thread waits for room in the channel; the worker empties it every few milliseconds at
+/// most.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the worker's report.
 const REPORT_MAX: Duration = Duration::from_secs(8);
@@ -30,8 +31,8 @@ pub enum WorkerOrder {
     Follow(Box<AttachmentChange>),
     /// Open sessions with the memory nodes of a region that another worker serves.
     OpenSessions(Box<Attachment>),
-    /// Report when all operations that began before the changes up to this event have ended. The changes were
-    /// ordered earlier.
+    /// Report when no operation is in flight that began before the worker applied the manager's changes up to the event
+    /// of this number. Those changes were ordered before this.
     Quiet(u64),
     /// Serve the rings of a new client.
     Serve(Box<Client>),
@@ -52,13 +53,14 @@ impl std::fmt::Debug for PagingOrder {
     }
 }
 
-/// Receiver of the tickets of regions that workers have drained.
+/// Receiver of tickets (numbers of orders to drain a region). A ticket arrives when the worker has written back all of
+/// the region's lines.
 #[derive(Clone, Debug)]
 pub struct DrainedTickets(Receiver<u64>);
 
 impl DrainedTickets {
-    /// Creates the channel from all workers. It is unbounded, but never holds more tickets than there were
-    /// orders.
+    /// Creates the channel for the tickets of all workers. It is unbounded, but never holds more tickets than there
+    /// were orders to drain a region.
     pub fn channel() -> (Sender<u64>, DrainedTickets) {
         let (sender, receiver) = unbounded();
         (sender, DrainedTickets(receiver))
@@ -69,25 +71,26 @@ impl DrainedTickets {
     }
 }
 
-/// Report about a leg of a mirrored region, for the manager.
+/// Report to the manager about a leg of a mirrored region (its copy on one memory node).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegReport {
     /// An address of the region.
     pub hpa: u64,
     /// Address of the leg's memory node.
     pub mac: Mac,
-    /// Epoch of the region that the report is about.
+    /// Epoch of the region (the version of its legs) to which the report refers.
     pub epoch: u64,
-    /// First CMem address of a leg that is filled; `None` for a leg that is silent.
+    /// For a leg that now has all of the content: its first CMem address. `None` for a leg whose memory node does not
+    /// answer.
     pub filled: Option<u64>,
 }
 
-/// Receiver of the reports of all workers about legs.
+/// Receiver of the reports of all workers about legs (copies of mirrored regions).
 #[derive(Debug)]
 pub struct LegReports {
-    /// Channel of reports; the engine repeats a report for which there was no room.
+    /// Channel of reports. If it is full, the report is dropped, and the engine repeats it later.
     pub reports: mpsc::Receiver<LegReport>,
-    /// Number of workers that still run, or have ended with an incomplete write.
+    /// Number of workers that still run, or that have ended while a write was not complete on all copies.
     unsettled: Arc<AtomicUsize>,
 }
 
@@ -101,12 +104,12 @@ impl LegReports {
 /// Maximum number of reports queued for the manager.
 const REPORTS_MAX: usize = 64;
 
-/// Senders by which a worker reports to control without a request; each worker has a clone.
+/// Senders by which a worker reports to the agent's other threads without a request; each worker has a clone.
 #[derive(Clone, Debug)]
 pub struct WorkerResults {
-    /// Tickets of drained regions.
+    /// Sends the ticket of an order to drain a region, when all of the region's lines are written back.
     pub drained: Sender<u64>,
-    /// Reports about legs.
+    /// Sends reports about legs (copies of mirrored regions).
     pub legs: mpsc::Sender<LegReport>,
     unsettled: Arc<AtomicUsize>,
 }
@@ -127,7 +130,8 @@ impl WorkerResults {
     }
 }
 
-/// Number of the manager's last event such that all operations begun before the event's changes have ended.
+/// The manager counts its changes as events. This is the last event for which no operation is in flight that began
+/// before the event's changes were applied.
 #[derive(Clone, Debug, Default)]
 pub struct QuietEvent(Arc<AtomicU64>);
 
@@ -187,7 +191,8 @@ impl Orders {
         (Orders { sender, waker, quiet: QuietEvent::default() }, receiver)
     }
 
-    /// The last event up to which all earlier operations have ended.
+    /// Last event of the manager for which no operation is in flight that began before the event's changes were
+    /// applied.
     pub fn quiet(&self) -> &QuietEvent {
         &self.quiet
     }
@@ -195,7 +200,7 @@ impl Orders {
     /// Gives an order. Waits up to 5 s for room in the channel.
     ///
     /// # Errors
-    /// [`OrdersGone`].
+    /// [`OrdersGone`], also if there is still no room after 5 s.
     pub fn give(&self, order: WorkerOrder) -> Result<(), OrdersGone> {
         let given = self.sender.send_timeout(order, ORDER_TIMEOUT);
         self.waker.wake();

@@ -22,7 +22,8 @@ use nix::unistd::Pid;
 
 /// Minimum interval of decisions, over which the waiting for a CPU is measured.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum interval over which the waiting counts: a longer one contains a sleep of the worker.
+/// Maximum interval between two decisions for which the waiting counts: a longer interval contains a sleep of the
+/// worker.
 const SPAN_MAX: Duration = Duration::from_millis(20);
 /// Divisor of an interval: a worker that has waited for a CPU for more than this part of it moves.
 const WAITED_SHARE: u32 = 8;
@@ -47,7 +48,7 @@ pub struct Placement {
     until: Time,
     hold: Duration,
     looked: Time,
-    /// Total time that the worker had waited for a CPU when it was last judged.
+    /// Total time that the worker had waited for a CPU at the last decision.
     waited: Duration,
     /// CPU of the faulting thread at the last decision.
     program: Option<u32>,
@@ -91,7 +92,7 @@ impl Placement {
                 self.until = self.until.max(now + HOLD_MIN);
                 return None;
             }
-            // Two faults in succession came from this CPU; after only one, the worker does not follow.
+            // The last two faults came from threads on this CPU. After a single fault, the worker does not move.
             if stays {
                 self.until = now + HOLD_MIN;
                 self.bound = Some(cpu);
@@ -101,7 +102,7 @@ impl Placement {
         let Some(bound) = self.bound else {
             let lacks_cpu = lost * WAITED_SHARE > span && span < SPAN_MAX;
             let to = client.filter(|client| lacks_cpu && *client != own)?;
-            // After a long time without contention, the first binding is short again.
+            // The worker has been unbound for long, so the binding time begins with its minimum again.
             if now.since(self.until) > self.hold {
                 self.hold = HOLD_MIN;
             }
@@ -190,7 +191,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Driver of a placement: one decision every [`LOOK_INTERVAL`], each after a given waiting time.
+    /// Drives a [`Placement`]: one decision every [`LOOK_INTERVAL`], with the time that the worker has waited since the
+    /// decision before.
     struct Walk {
         placement: Placement,
         now: Time,

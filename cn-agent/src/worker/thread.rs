@@ -1,10 +1,10 @@
 //! A worker: one thread that drives a link, an engine and the rings of clients in rounds.
 //!
-//! A round ([`node::round`]) handles frames from the link, then submissions of clients and faults of programs
-//! that map regions, runs due timers, flushes the link and wakes sleeping clients. `EngineUsers` implements
-//! these steps, which neither allocate nor lock. Between rounds without work the thread spins, yields or
-//! sleeps as [`IdlePolicy`] decides; asleep, it waits for the link, all clients and control at once. Orders
-//! of control are taken after some rounds without work, and every few milliseconds under load.
+//! A round ([`node::round`]) handles frames from the link, then submissions of clients and faults of programs that map
+//! regions, runs due timers, flushes the link and wakes sleeping clients. `EngineUsers` implements these steps, which
+//! neither allocate nor lock. Between rounds without work the thread spins, yields or sleeps as [`IdlePolicy`] decides;
+//! asleep, it waits for the link, all clients and control at once. Orders of the agent's other threads (control) are
+//! carried out after some rounds without work, and every few milliseconds under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,9 +78,10 @@ struct Worker {
     sleeper: Sleeper,
     /// Reasons for which memory nodes refuse this node.
     refusals: Refusals,
-    /// Tickets of drained regions and reports about legs, for the manager.
+    /// Channels for reports of drained regions and of legs (copies of mirrored regions), which go to the manager.
     results: WorkerResults,
-    /// Result for control: the last event before which no operation is in flight.
+    /// Last event of the manager for which no operation is in flight that began before the event's changes were
+    /// applied. Read by other threads.
     quiet: QuietEvent,
     quiet_mark: QuietMark,
     /// Whether an awake client was on this thread's CPU at the last check.
@@ -165,14 +166,15 @@ impl Worker {
         }
         clients.set_asleep(false);
         if self.sleeper.was_rung() {
-            // Control has woken the worker, so its orders are taken at once.
+            // Another thread has woken the worker because of an order, so orders are taken at once.
             self.idle.keep_house_soon();
         }
     }
 
     #[cold]
     fn housekeeping(&mut self, now: Time) {
-        // Wake-ups are otherwise drained after a sleep, and a busy worker does not sleep.
+        // Other workers read wake-ups off the sockets after a sleep; a busy worker does not sleep, so it does that
+        // here.
         if self.idle.style() == WaitStyle::Busy {
             self.users.clients.drain_wakeups(|_| true);
         }
@@ -197,7 +199,8 @@ impl Worker {
         let Some(seat) = &self.seat else { return };
         let (Some(waited), Some(own)) = (seat.waited(), this_cpu()) else { return };
         let client = self.users.clients.cpus().next();
-        // A worker that never yields runs best on a CPU of its own, so it does not follow the program.
+        // A worker that never yields runs best if it does not share its CPU, so it does not move to the CPU of the
+        // program.
         let may_share = self.idle.style() != WaitStyle::Busy;
         let faulting = self.users.spaces.take_faulting().filter(|_| may_share);
         let program = faulting.and_then(|(process, thread)| cpu_of(process, thread));
@@ -218,7 +221,8 @@ impl Worker {
             }
             _ => None,
         };
-        // Without room, or without a link to the manager, the engine repeats the report.
+        // An error is ignored: if the channel is full, or there is no link to the manager, the engine repeats the
+        // report.
         if let Some(report) = report {
             let _ = self.results.legs.try_send(report);
         }

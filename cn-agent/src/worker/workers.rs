@@ -53,9 +53,9 @@ impl Workers {
         random - random % NUMBERED + index as u64
     }
 
-    /// Returns the worker that serves space `id`. The number names the worker at the space's creation. That
-    /// may be wrong after a restart of the agent with another number of workers, or if the region has got
-    /// another address since, so all workers are asked.
+    /// Returns the worker that serves space `id`. The number contains the worker that had the space at first. The space
+    /// may have another worker after a restart of the agent with another number of workers, or if its region has got
+    /// another address, so all workers are asked.
     pub async fn of_space(&self, id: u64) -> &Orders {
         let hinted = &self.0[(id % NUMBERED) as usize % self.0.len()];
         if self.0.len() == 1 {
@@ -69,8 +69,8 @@ impl Workers {
         hinted
     }
 
-    /// Returns the worker number `hinted`, which serves the region `name`. Without a hint, returns the worker
-    /// that has a space of the region, since the space may outlive the region, or else the first worker.
+    /// Returns the worker number `hinted`, which serves the region `name`. Without a hint, returns the worker that has
+    /// a space of the region (a space may outlive its region), or the first worker if none has.
     pub async fn of_region(&self, name: &str, hinted: Option<usize>) -> &Orders {
         if let Some(orders) = hinted.and_then(|index| self.get(index)) {
             return orders;
@@ -117,8 +117,8 @@ impl Workers {
                 | AttachmentChange::Drop(region) => region,
             };
             let index = worker_of(region.hpa, self.count());
-            // The sessions of other workers belong to sessions of the first worker, which has to open its
-            // own.
+            // Sessions of the other workers are parts of the first worker's sessions, so the first worker has to open
+            // its sessions with these memory nodes.
             if index > 0 && adds_memory_nodes(&change) {
                 self.0[0].give(WorkerOrder::OpenSessions(Box::new(region.clone())))?;
             }
@@ -127,16 +127,15 @@ impl Workers {
         Ok(())
     }
 
-    /// Has all workers report when the operations that began before the changes up to `event` have ended. If
-    /// a worker's channel has no room, the order is dropped, because the order for a later event has the same
-    /// effect.
+    /// Has all workers report when no operation is in flight that began before the manager's changes up to `event`. If
+    /// a worker's channel is full, the order is dropped: the order for a later event has the same effect.
     pub fn await_quiet(&self, event: u64) {
         for orders in self.iter() {
             let _ = orders.try_give(WorkerOrder::Quiet(event));
         }
     }
 
-    /// The last event up to which all earlier operations of all workers have ended.
+    /// Last event of the manager for which no worker has an operation in flight that began before the event's changes.
     pub fn quiet(&self) -> u64 {
         self.iter().map(|orders| orders.quiet().get()).min().unwrap_or(0)
     }
@@ -178,7 +177,7 @@ impl Workers {
 /// workers of a node.
 const NUMBERED: u64 = cxloe_wire::frame::SHARDS_MAX as u64;
 
-/// Whether a region may lie on further memory nodes after a change.
+/// Whether the change may put parts of the region on memory nodes that the region did not use before.
 fn adds_memory_nodes(change: &AttachmentChange) -> bool {
     matches!(
         change,

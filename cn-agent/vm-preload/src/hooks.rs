@@ -1,7 +1,6 @@
-//! The C library's functions that map memory or pass it on, interposed: each makes the system call of its
-//! name. Functions that map memory announce the change to the region's space, once the monitor has mapped the
-//! region's file, and for its addresses only. Functions that pass memory on end the monitor if that memory is
-//! the region's.
+//! Interposed functions of the C library that map memory or pass it on; each makes the system call of its name.
+//! Functions that map, unmap or discard memory report this to the agent, but only for the region's file and its
+//! mappings. Functions that pass memory to a process or a device end the monitor if that memory is the region's.
 
 #![expect(unsafe_code, reason = "mmap and the like are exported by name, and take raw pointers")]
 
@@ -45,8 +44,8 @@ pub unsafe extern "C" fn mmap(
     let failed = without_reentry(|| {
         let settings = settings().filter(|settings| settings.is_memory(fd))?;
         let span = mappings::span(mapped as u64, length as u64, offset as u64)?;
-        // A forked child that touched the mapping would fill absent pages with zeros, in the shared memory. SAFETY: the
-        // mapping was made just now.
+        // Keeps the mapping out of forked children: a child that touched it would fill absent pages of the shared
+        // memory with zeros. SAFETY: the mapping was made just now.
         unsafe { libc::syscall(libc::SYS_madvise, mapped, length, libc::MADV_DONTFORK) };
         settings.keep_from_programs(fd);
         (!mappings::add(settings, span)).then_some(())
@@ -54,7 +53,7 @@ pub unsafe extern "C" fn mmap(
     if failed.flatten().is_none() {
         return mapped;
     }
-    // SAFETY: the mapping was not returned to the caller.
+    // SAFETY: nothing uses the mapping, because it was not returned to the caller.
     unsafe { libc::syscall(libc::SYS_munmap, mapped, length) };
     set_errno(libc::EIO);
     libc::MAP_FAILED
@@ -85,8 +84,8 @@ pub unsafe extern "C" fn mmap64(
 pub unsafe extern "C" fn munmap(address: *mut c_void, length: usize) -> c_int {
     let (start, length_up) = (address as u64, (length as u64).checked_next_multiple_of(PAGE_BYTES));
     let addresses = start..start.saturating_add(length_up.unwrap_or(0));
-    // The members leave before the addresses are free: the agent would otherwise write pages in flight into the next
-    // mapping there.
+    // The memberships end before the addresses are free: otherwise the agent could write pages in flight into a new
+    // mapping at these addresses.
     let aligned = start.is_multiple_of(PAGE_BYTES);
     let left = aligned.then(|| without_reentry(|| mappings::leave(&addresses))).flatten();
     // SAFETY: nothing uses this part of the range any more.
@@ -205,7 +204,7 @@ unsafe fn check_message(message: *const libc::msghdr) {
 /// `argument` is what the kernel takes for this request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    // SAFETY: as the caller states.
+    // SAFETY: the caller ensures that `argument` is valid for this request.
     unsafe {
         if without_reentry(|| outsiders::pins_memory(request, argument)) == Some(true) {
             outsiders::refuse("a device (as VFIO does)");

@@ -28,7 +28,7 @@ macro_rules! say {
     ($($argument:tt)*) => { write_bounded(STDERR, &format!("{}\n", format_args!($($argument)*))) };
 }
 
-/// A mapping, and its line to the helper thread.
+/// A mapping, and the channel to its helper thread.
 #[derive(Debug)]
 struct Mapping {
     span: Span,
@@ -115,7 +115,7 @@ fn start(settings: &'static Settings, span: Span) -> Result<Arc<HelperLine>, Map
     let thread = thread::Builder::new().name("cxloe-member".into()).spawn(body);
     drop(before);
     thread.map_err(MappingError::System)?;
-    // After the barrier the helper thread carries out the agent's orders.
+    // When both threads have reached the barrier, the helper thread is ready for the agent's orders.
     ready.wait();
     Ok(line)
 }
@@ -124,10 +124,10 @@ fn start(settings: &'static Settings, span: Span) -> Result<Arc<HelperLine>, Map
 /// that.
 pub fn discard(bytes: &Range<u64>) {
     let Some(pages) = whole_pages(bytes) else { return };
-    // The lock is not held during the discard, which may wait for a successor of the agent.
+    // The lock is released before the discard, which may wait for a new agent after the agent has ended.
     let line = mappings().first().map(|mapping| Arc::clone(&mapping.line));
     if let Some(line) = line {
-        // Ignored: without a helper thread the discard fails, and the process is about to end.
+        // An error is ignored: the discard fails only without a helper thread, and then the process is about to end.
         let _ = line.discard(pages);
     }
 }
@@ -137,7 +137,8 @@ pub fn parts(addresses: &Range<u64>) -> Vec<Range<u64>> {
     mappings().iter().filter_map(|mapping| mapping.span.part(addresses)).collect()
 }
 
-/// Announces the end of mappings at `addresses`. Members that lie wholly inside leave; returns their number.
+/// Ends the membership of mappings that lie wholly inside `addresses`, which are about to be unmapped. Returns the
+/// number of these mappings.
 pub fn leave(addresses: &Range<u64>) -> usize {
     let mut mappings = mappings();
     let before = mappings.len();
@@ -157,8 +158,8 @@ pub fn span(address: u64, length: u64, offset: u64) -> Option<Span> {
     (bytes > 0 && offset.is_multiple_of(PAGE_BYTES)).then_some(Span { address, bytes, offset })
 }
 
-/// Host of the helper thread, which prints changes of the agent's state on standard error, since the monitor's logs
-/// lack them.
+/// Callbacks of the helper thread. They print changes of the agent's state on standard error, because the monitor's
+/// logs lack them.
 struct Watcher;
 
 impl HelperHost for Watcher {

@@ -1,7 +1,7 @@
-//! Ends a monitor that would give the region's memory to others: to a process, as a descriptor in a message
-//! (vhost-user), or to a device, for which pages are pinned (VFIO, iommufd). The agent serves only faults of
-//! the monitor's own mappings. The process would read absent pages as zeros, and its writes would be lost;
-//! the device would transfer to pages that have been evicted. So the monitor ends before it does either.
+//! Ends a monitor that would pass the region's memory on: to another process, as a descriptor in a message
+//! (vhost-user), or to a device, for which pages are pinned (VFIO, iommufd). The agent serves only faults of the
+//! monitor's own mappings. Another process would read absent pages as zeros, and its writes would be lost; a device
+//! would transfer to pages that have been evicted. So the monitor ends before the memory is passed on.
 
 #![expect(unsafe_code, reason = "arguments of sendmsg and ioctl are raw pointers")]
 

@@ -1,5 +1,5 @@
-//! Threads for which interposed functions do no additional work: those inside such a function already, and
-//! helper threads.
+//! Threads in which interposed functions only make the system call, without additional work: threads that are inside an
+//! interposed function already, and helper threads.
 
 #![expect(unsafe_code, reason = "errno is reached through a raw pointer")]
 
@@ -24,8 +24,8 @@ pub(crate) fn without_reentry<T>(what: impl FnOnce() -> T) -> Option<T> {
     Some(done)
 }
 
-/// Has interposed functions do no additional work in this thread: the helper thread passes the memory to the
-/// agent's successor, which is refused to other threads.
+/// Switches off the additional work of interposed functions in this thread. The helper thread needs that to send the
+/// memory's descriptor to the agent's successor; in other threads, `sendmsg` ends the monitor if a message contains it.
 pub(crate) fn bypass() {
     INSIDE.with(|inside| inside.set(true));
 }

@@ -72,7 +72,7 @@ impl Settings {
     /// monitor starts: a program that maps the memory without this library reads absent pages as zeros.
     pub fn keep_from_programs(&self, mapped: c_int) {
         for fd in [mapped, self.inherited] {
-            // By now the monitor may use the inherited number for something else.
+            // The monitor may have closed the inherited descriptor and use the number for another file.
             if self.is_memory(fd) {
                 // SAFETY: plain values.
                 unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };

@@ -1,5 +1,5 @@
-//! A process beside `cn-agent serve-uffd` that outlives it. If the server is killed, nothing serves the machine's page
-//! faults and its vCPUs would wait for ever, so the guard ends the machine.
+//! A process that outlives `cn-agent serve-uffd`, the server of a machine's page faults. If the server is killed, the
+//! machine's vCPUs would wait for ever for pages, so the guard ends the machine.
 //!
 //! The guard is a forked process that only waits: for a byte on a pipe, or for the pipe's end. Between the fork and its
 //! exit it makes system calls, and nothing else.
@@ -55,7 +55,7 @@ fn watch(pipe: RawFd, machine: RawFd) -> ! {
     // SAFETY: system calls with plain values and live buffers. The descriptors that are closed are copies of this
     // process, which nothing in it uses.
     unsafe {
-        // A session of its own, so that signals of the terminal do not end the guard.
+        // Puts the guard into a separate session, so that signals of the terminal do not end it.
         libc::setsid();
         for (first, last) in
             [(3, low.saturating_sub(1)), (low + 1, high.saturating_sub(1)), (high + 1, u32::MAX)]
@@ -67,7 +67,7 @@ fn watch(pipe: RawFd, machine: RawFd) -> ! {
         let mut word = 0_u8;
         loop {
             match libc::read(pipe, std::ptr::from_mut(&mut word).cast(), 1) {
-                // The end of the pipe: the server has died.
+                // End of file: the server has died without writing a byte, so the machine has to end.
                 0 => break,
                 // The byte: the server has ended in an orderly way.
                 1 => libc::_exit(0),

@@ -44,11 +44,11 @@ pub struct Machine {
     pub uffd: OwnedFd,
     /// Process id of the monitor.
     pub pid: u32,
-    /// The monitor's page table, which the agent gets from this process: it opens nothing of the monitor itself.
+    /// The monitor's page table. This process opens it and passes it to the agent, which opens no files of the monitor.
     pub files: ProcessFiles,
     /// Pidfd of the monitor, by which this process waits for the monitor and ends it.
     pub process: OwnedFd,
-    /// Connection to the monitor, kept open: a monitor may take a closed connection for the end of its memory.
+    /// Connection to the monitor, kept open: a monitor may regard a closed connection as the loss of its memory.
     pub stream: UnixStream,
 }
 

@@ -31,7 +31,8 @@ pub enum LaunchError {
     NoMemory,
     #[error("no memory came with the agent's answer; use programs of one release")]
     NoFile,
-    /// Neither KVM nor the devices of the machine could reach guest memory.
+    /// Page faults inside the kernel cannot be handled, so neither KVM nor the machine's devices could access guest
+    /// memory.
     #[error(transparent)]
     NoKernelFaults(#[from] NoKernelFaults),
     /// A system call failed.
@@ -94,7 +95,7 @@ pub fn command(words: &[OsString], owner: &Owner, settings: &Settings<'_>) -> Re
         command.args(["-incoming", "defer", "-S"]);
     }
     pass_on(memory)?;
-    // KVM and devices access guest memory inside the kernel.
+    // KVM and devices access guest memory inside the kernel, so the kernel's page faults must be handled, too.
     owner.check_kernel_faults()?;
     if let Some(device) = owner.device() {
         pass_on(device)?;

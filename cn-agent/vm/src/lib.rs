@@ -13,8 +13,8 @@
 //!
 //! The two commands differ in the owner of the memory. With `vm`, the region is QEMU's memory: pages are written back
 //! to memory nodes, and evicted when more than the limit are resident. With `serve-uffd`, the monitor has memory of its
-//! own, filled from the region as it is touched; nothing is written back, as Firecracker expects: the region is a
-//! snapshot.
+//! own, whose pages are filled from the region when they are first touched. Nothing is written back, because the region
+//! is a snapshot; Firecracker expects that.
 //!
 //! | module | content |
 //! |---|---|

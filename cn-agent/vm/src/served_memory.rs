@@ -73,7 +73,7 @@ impl Drop for ServedMemory {
     fn drop(&mut self) {
         self.0.iter().for_each(|(line, _)| line.leave());
         for (_, thread) in self.0.drain(..) {
-            // A thread that panicked has printed its message.
+            // An error is ignored: it means that the thread has panicked, and the panic's message is printed already.
             let _ = thread.join();
         }
     }
@@ -104,7 +104,7 @@ fn start(
         }
     };
     let thread = thread::Builder::new().name("cxloe-member".into()).spawn(body)?;
-    // After the barrier the helper thread can be asked to leave.
+    // When both threads have reached the barrier, the helper thread can receive the request to leave.
     ready.wait();
     Ok((line, thread))
 }

@@ -19,7 +19,7 @@
 //! | [`manager`] | the state machine and its rules |
 //! | [`rights`] | identities and rights of callers |
 
-// These macros panic when the stream is closed.
+// The macros `println!` and `eprintln!` panic when the stream is closed, so this crate does not use them.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod manager;

@@ -141,8 +141,8 @@ pub struct RegisterMemoryNode {
     pub started_ms: u64,
     /// MTU of the node's ports, in bytes.
     pub mtu: u32,
-    /// The latest watermark that the node has seen, kept on its disk. A manager whose store does not contain this
-    /// watermark refuses the registration.
+    /// The latest watermark (term and revision of a manager's store) that the node has seen, kept on its disk. A
+    /// manager whose store does not contain this watermark refuses the registration.
     #[serde(default)]
     pub seen: Watermark,
 }
@@ -155,7 +155,8 @@ pub struct MemoryNodeRegistered {
     pub registration: u64,
     /// The manager's term and its store's revision.
     pub watermark: Watermark,
-    /// The part of the store's lineage from which the node determines that the store contains the changes it has seen.
+    /// The part of the store's lineage (its managers by term) from which the node determines that the store contains
+    /// the changes it has seen.
     #[serde(default)]
     pub lineage: Vec<LeaderTerm>,
     /// Maximum interval between syncs, in milliseconds.
@@ -203,7 +204,7 @@ pub struct MemoryNodeSync {
     pub wait_ms: u64,
 }
 
-/// Progress of a memory node with a command that takes long, since it zeroes memory.
+/// Progress of a memory node with a command that takes long because it zeroes memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Progress {
@@ -278,8 +279,8 @@ pub struct RegisterComputeNode {
     pub new_key: bool,
     /// Random number chosen at the agent's start: it distinguishes a restart from a second agent with the same CN id.
     pub instance_id: u64,
-    /// The latest watermark that the node has seen, if it holds regions. A manager whose store does not contain this
-    /// watermark refuses the registration.
+    /// The latest watermark (term and revision of a manager's store) that the node has seen, if it holds regions. A
+    /// manager whose store does not contain this watermark refuses the registration.
     #[serde(default)]
     pub seen: Watermark,
 }
@@ -295,7 +296,8 @@ pub struct ComputeNodeRegistered {
     /// The manager's term and its store's revision.
     #[serde(default)]
     pub watermark: Watermark,
-    /// The part of the store's lineage from which the node determines that the store contains the changes it has seen.
+    /// The part of the store's lineage (its managers by term) from which the node determines that the store contains
+    /// the changes it has seen.
     #[serde(default)]
     pub lineage: Vec<LeaderTerm>,
     /// Maximum interval between syncs, in milliseconds.
@@ -323,12 +325,12 @@ pub struct ComputeNodeSync {
     /// Regions that the node has released on request: modified data is written back, and nothing is attached.
     #[serde(default)]
     pub released: Vec<ReleasedRegion>,
-    /// Number of the latest event such that every request made before the node received the event has ended.
-    /// No request is then left for a region that had ended before that event. 0 while unknown.
+    /// Number of an event, the latest one for which this holds: every request that the node made before it received the
+    /// event has ended. No request is then left for a region that was destroyed before that event. 0 while unknown.
     #[serde(default)]
     pub quiet: u64,
-    /// True if the agent ends in order, and every write that it made is complete on all copies. It writes nothing after
-    /// this sync.
+    /// True if the agent is shutting down, and every write that it made is complete on all copies. It writes nothing
+    /// after this sync.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub settled: bool,
     /// Maximum wait for a change, in milliseconds; the server waits at most its heartbeat interval.
@@ -415,7 +417,7 @@ pub struct ManagerHealth {
     /// Number that identifies the fabric, in hexadecimal: chosen when the fabric was begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
-    /// Nodes that do not follow this manager: they have seen changes that its store does not contain.
+    /// Nodes that do not accept this manager, because they have seen changes that its store does not contain.
     #[serde(default)]
     pub refused: Vec<Party>,
     /// Total bytes that memory nodes hold although they belong to no region.

@@ -1,7 +1,7 @@
-//! Client of the manager's REST interface with typed calls, for memory nodes, compute nodes, the command line
-//! and the benchmark. A call is one HTTP request over a pooled connection; the types of [`crate::api`]
-//! convert JSON. If there are several managers, the request goes to the leader. Other failed calls are not
-//! repeated here, because only the caller can decide whether to repeat them.
+//! Client of the manager's REST interface with typed calls, for memory nodes, compute nodes, the command line and the
+//! benchmark. A call is one HTTP request over a pooled connection; the types of [`crate::api`] convert JSON. If there
+//! are several managers, the request goes to the leader. A failed call that may have changed something is not repeated
+//! here, because only the caller can decide whether to repeat it.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -51,9 +51,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns a client with the [credentials of this process](Credentials::of_process), for the manager at
-    /// `url`: `https://HOST:PORT`, `unix:/path/to/socket`, or `http://HOST:PORT` for one without access
-    /// control; several, separated by commas, are managers that share a store. Connects with the first call.
+    /// Returns a client with the [credentials of this process](Credentials::of_process), for the manager at `url`:
+    /// `https://HOST:PORT`, `unix:/path/to/socket`, or `http://HOST:PORT` for a manager without access control. Several
+    /// URLs, separated by commas, are those of managers that share a store. The first call connects.
+    ///
     /// # Errors
     /// [`ClientError::BadUrl`] if `url` is none of these.
     pub fn new(url: &str) -> Result<Self, ClientError> {

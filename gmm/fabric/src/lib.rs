@@ -1,7 +1,7 @@
 //! # cxloe-fabric: the types that all sides share
 //!
-//! Nodes, regions and decoders, as the manager, memory nodes, compute nodes and tools define them in common.
-//! These types are in a crate of their own so that none of the programs depends on another.
+//! Nodes, regions and decoders, as the manager, memory nodes, compute nodes and tools define them in common. These
+//! types are in a crate of their own so that none of the programs depends on another.
 //!
 //! ```text
 //!   cxloe-gmm    cxloe-mn    cxloe-cn-core    cxloe-fm    tools
@@ -23,10 +23,10 @@
 //! | [`model`] | the nouns: nodes, regions, legs, extents, logical devices, events, commands to nodes |
 //! | [`api`] | bodies of requests and answers of the REST interface |
 //! | [`follow`] | why a node of either kind registers again |
-//! | `client` | the REST interface as typed calls; only with feature `client`, as it needs a network |
+//! | `client` | the REST interface as typed calls; only with feature `client`, because it needs a network |
 //! | `trust` | trust and credentials of a client; only with feature `tls`, which `client` includes |
 
-// These macros panic when the stream is closed.
+// The macros `println!` and `eprintln!` panic when the stream is closed, so this crate does not use them.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod api;

@@ -59,12 +59,13 @@ impl Credentials {
         OWN.get().cloned().or_else(token).unwrap_or_default()
     }
 
-    /// Sets the [credentials of this process](Self::of_process) to these; only the first call has an effect.
+    /// Makes these credentials the [credentials of this process](Self::of_process); later calls have no effect.
     pub fn take(&self) {
         drop(OWN.set(self.clone()));
     }
 
-    /// Returns an HTTP client builder with this trust and certificate; the client itself sends the token.
+    /// Returns an HTTP client builder that trusts this authority and presents this certificate. The token is not part
+    /// of it: the client adds the token to its requests.
     #[cfg(feature = "client")]
     pub fn http(&self) -> reqwest::ClientBuilder {
         reqwest::Client::builder().no_proxy().tls_backend_preconfigured(self.tls())
@@ -128,7 +129,7 @@ impl ServerCertVerifier for PinnedAuthority {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        // Not called: only TLS 1.3 is offered.
+        // TLS never calls this method, because the client offers only TLS 1.3.
         Err(Error::InvalidCertificate(CertificateError::BadSignature))
     }
 
@@ -192,11 +193,11 @@ impl Identity {
         let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).0);
         let info = current.key.public_key();
         let info = info.as_ref().map(|info| info.as_ref()).unwrap_or_default();
-        // The SubjectPublicKeyInfo ends with the point.
+        // The last bytes of the SubjectPublicKeyInfo are the public key's point.
         base64::engine::general_purpose::STANDARD.encode(&info[info.len().saturating_sub(POINT_BYTES)..])
     }
 
-    /// Replaces the certificate by that of `written`, which another process has requested for the same key.
+    /// Replaces the certificate by the one in `written`, which another process has requested for the same key.
     ///
     /// # Errors
     /// [`IdentityError`] if `written` has another key or another authority.

@@ -16,9 +16,9 @@ use super::header::ReturnCode;
 
 /// Answers the messages of one client. The manager implements it, and answers in its own thread.
 pub trait Answerer: Clone + Send + Sync + 'static {
-    /// Returns the client's agreements after a message (header and payload) to a switch, and the response, or
-    /// `None` if the message has no response. `Err`: the return code for a message that cannot be answered at
-    /// present.
+    /// Answers a message (header and payload) to a switch. Returns the client's settings after the message, and the
+    /// response, or `None` if the message has no response. `Err`: the return code for a message that cannot be answered
+    /// at present.
     fn answer(
         &self,
         switch: u32,

@@ -150,8 +150,7 @@ impl Payload for () {
     fn write(&self, _: &mut Writer) {}
 }
 
-/// Returns the number of entries as one byte. 255 for longer lists, of which readers then read only 255
-/// entries.
+/// Returns the number of entries as one byte: 255 for longer lists, of which clients read only the first 255 entries.
 pub(super) fn count_u8(count: usize) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }

@@ -221,7 +221,7 @@ impl FmClient {
         Ok(Response { header, payload: payload.to_vec() })
     }
 
-    /// Sends a request and waits for the message with its tag.
+    /// Sends a request, and waits for the response, which has the same tag.
     async fn exchange(&mut self, opcode: u16, payload: &[u8]) -> Result<Vec<u8>, FmClientError> {
         self.tag = self.tag.wrapping_add(1) & 7;
         let body = Header::request(self.tag, opcode, payload.len()).with(payload, self.dialect);
@@ -266,8 +266,8 @@ impl FmClient {
     }
 }
 
-/// Returns true if a command that was sent and not answered, and so may have been carried out, can safely be
-/// sent again.
+/// Returns true if a command that was answered with Retry Required can safely be sent again, although the first request
+/// may have been carried out.
 fn is_repeatable(opcode: Opcode) -> bool {
     let starts_something = opcode.effects().contains(Effects::BACKGROUND);
     !starts_something && !matches!(opcode, Opcode::InitiateDcAdd | Opcode::InitiateDcRelease)

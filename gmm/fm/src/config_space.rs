@@ -41,7 +41,7 @@ impl ConfigSpace {
         let mut space = Self { bytes: Box::new([0; CONFIG_BYTES]) };
         space.put(0, header(command & COMMAND_WRITABLE));
         space.put(PCI_EXPRESS, pci_express());
-        // The only LD of a single logical device has all of its memory.
+        // The only LD of a single logical device has all of the device's memory.
         let memory = match device.kind {
             DeviceKind::Mld => ld.reserved.max(ld.capacity.iter().map(|capacity| capacity.bytes).sum()),
             DeviceKind::Sld => device.pool_bytes,

@@ -1,10 +1,10 @@
-//! Limit of simultaneous connections, and the choice of the connection that makes room for another one. The
-//! module does no I/O; the time is an argument.
+//! Limit of simultaneous connections, and the choice of the connection that makes room for another one. The module does
+//! no I/O; the time is an argument.
 //!
-//! Silent clients stay connected as long as there is room. Otherwise, the connection that has been silent longest is
-//! closed, if it has been silent for [`YIELD_AFTER`]. A client from an address with fewer connections than another
-//! address replaces one of the address with the most connections in any case. So neither clients that never disconnect
-//! nor a client that opens connections at any rate can keep other clients out.
+//! Silent clients stay connected as long as there is room. If there is none, the connection that has been silent
+//! longest is closed, if it has been silent for [`YIELD_AFTER`]. In any case, a client whose address has fewer
+//! connections than another address replaces a connection of the address with the most connections. So neither clients
+//! that never disconnect nor a client that opens connections at any rate can keep other clients out.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl ConnectionPermits {
     }
 }
 
-/// Returns the entry of a connection that has been silent since `now`.
+/// Returns the permit state of a connection whose silence begins at `now`.
 fn silent_since(now: Instant) -> Option<Unused<Instant>> {
     Some(Unused { class: 0, rank: 0, from: now + YIELD_AFTER })
 }

@@ -49,8 +49,8 @@ impl Endpoint {
         Self { eid: 0, uuid }
     }
 
-    /// Returns the response to a control message, given without its type; `None` if it is not a request or
-    /// has no response.
+    /// Returns the response to the control message `body`, which does not include the message type; `None` if the
+    /// message is not a request or has no response.
     pub fn answer(&mut self, body: &[u8]) -> Option<Vec<u8>> {
         let (&first, rest) = body.split_first()?;
         let (&command, data) = rest.split_first()?;

@@ -19,9 +19,9 @@ pub struct DcdInfo {
     pub hosts: u8,
     /// Number of dynamic-capacity regions of each host.
     pub regions: u8,
-    /// Selection policies for adding: bit n for policy n ([`selection`]).
+    /// Supported policies for choosing capacity to add: bit n for policy n ([`selection`]).
     pub add_policies: u16,
-    /// Policies for releasing: bit n for policy n ([`removal`]).
+    /// Supported policies for choosing capacity to release: bit n for policy n ([`removal`]).
     pub removal_policies: u16,
     /// Regions for which sanitizing on release can be turned on and off, one bit each.
     pub sanitize_mask: u8,
@@ -260,7 +260,7 @@ pub mod selection {
     pub const CONTIGUOUS: u8 = 1;
     /// The extents that the request lists.
     pub const PRESCRIPTIVE: u8 = 2;
-    /// Capacity that another host has under the tag.
+    /// Capacity that another host already has with the same tag: both hosts share it.
     pub const SHARED: u8 = 3;
 }
 

@@ -65,7 +65,7 @@ impl Log {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventContent {
-    /// The link of a port changed; the port's new state.
+    /// The link of a port changed. The value is the port's new state.
     Link(PortState),
     /// A vPPB was bound or unbound.
     Binding {
@@ -88,9 +88,9 @@ pub enum EventContent {
         host: u16,
         /// The added or released capacity.
         extent: Extent,
-        /// Number of extents that the host can still be given.
+        /// Number of extents that can still be added to the host.
         extents_free: u32,
-        /// Number of tags that the host can still be given.
+        /// Number of tags that can still be added to the host.
         tags_free: u32,
     },
     /// Another kind of record, which only other components send.
@@ -114,7 +114,7 @@ pub struct EventRecord {
     pub happening: EventContent,
 }
 
-/// First event type. Physical switch record: the link changed. Virtual switch record: the binding changed.
+/// Lowest event type: in a physical switch record, the link changed; in a virtual switch record, the binding changed.
 const EVENT_TYPE_FIRST: u8 = 0;
 
 impl Payload for EventRecord {
@@ -151,8 +151,8 @@ impl EventContent {
         let mut writer = Writer::default();
         match self {
             Self::Link(state) => {
-                // The bytes of Get Physical Port State from the port's state on. Between port number and
-                // state, 4 bytes are for the slot.
+                // The record has the bytes of Get Physical Port State that follow the port number. In front of them are
+                // the event type and 3 unused bytes.
                 let state_bytes = state.to_bytes();
                 writer.u8(state.port).u8(EVENT_TYPE_FIRST).reserved(3).bytes(&state_bytes[1..15]);
             }
@@ -230,7 +230,7 @@ pub struct Overflow {
 /// Response to Get Event Records (0100h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Events {
-    /// True if the log has further records, which are returned once these are cleared. Bit 1 of the flags.
+    /// True if the log has further records, which are returned after the present ones are cleared; bit 1 of the flags.
     pub more: bool,
     /// Events lost since the log was last cleared; bit 0 of the flags.
     pub overflow: Option<Overflow>,

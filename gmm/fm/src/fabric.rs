@@ -23,7 +23,7 @@ pub const VPPBS_MAX: u8 = 127;
 pub const LDS_MAX: u8 = 16;
 /// Maximum number of HDM decoders in the registers of a host's port, and in those of a device for each LD.
 pub const DECODERS_MAX: u8 = 32;
-/// Maximum number of legs of regions in one LD, hence of its extents and tags.
+/// Maximum number of legs (parts of regions on one memory node) in one LD, which limits the LD's extents and tags.
 pub const EXTENTS_MAX: u32 = 65_536;
 
 /// Returns the number of the upstream port of a VCS.
@@ -189,7 +189,7 @@ pub enum LogSource {
     Device(u8),
 }
 
-/// An event with its number, as a log of the switch or of a device contains it.
+/// An event with its number: one entry of an event log of the switch or of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
     /// Number of the entry, higher than that of every earlier one.
@@ -226,14 +226,14 @@ pub trait Fabric {
     /// Returns the device at a port; `None` if the port has none.
     fn device(&self, port: u8) -> Option<Device>;
 
-    /// Returns the return code for a request about a port without a device. Implementations may log the ports
-    /// that have one.
+    /// Returns the return code for a request about a port without a device. Implementations may log the ports that have
+    /// a device.
     fn no_device(&self, _port: u8) -> ReturnCode {
         ReturnCode::InvalidInput
     }
 
-    /// Returns the return code for a request about a virtual switch without a host. Implementations may log
-    /// the virtual switches that have one.
+    /// Returns the return code for a request about a virtual switch without a host. Implementations may log the virtual
+    /// switches that have a host.
     fn no_host(&self, _vcs: u8) -> ReturnCode {
         ReturnCode::InvalidInput
     }
@@ -247,7 +247,7 @@ pub trait Fabric {
     /// bound.
     fn command_register(&self, port: u8, ld: u8) -> u16;
 
-    /// Returns the entries of an event log of the switch or of a device that are not cleared.
+    /// Returns the entries that are not cleared in an event log of the switch or of a device.
     fn events(&self, source: LogSource, log: Log) -> EventLog;
 
     /// Starts to bind a free vPPB to an LD (`None`: to a single logical device).
@@ -274,7 +274,8 @@ pub trait Fabric {
     /// Stores what a client has written to the command register of an LD's configuration space.
     fn set_command_register(&mut self, port: u8, ld: u8, value: u16);
 
-    /// Starts to add capacity to the host of an LD, under `tag` (all zeros: any tag).
+    /// Starts to add capacity to the host of an LD, under `tag`. If all bytes of `tag` are zeros, the fabric chooses a
+    /// tag.
     fn add_capacity(&mut self, port: u8, ld: u8, bytes: u64, tag: Tag) -> Result<(), ReturnCode>;
 
     /// Starts to release all capacity with `tag`; `forced`: without waiting for the host.

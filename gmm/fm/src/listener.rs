@@ -6,9 +6,9 @@
 //!
 //! The requests of a connection are answered in sequence, so its memory is bounded: one message being received, one
 //! being sent. While a client does not read its response, the server reads nothing more from it, and closes the
-//! connection after [`FmConfig::read_within`]. Also closed are connections without requests for
-//! [`FmConfig::idle_within`], connections that send anything but MCTP, and, if there are too many, the one that has
-//! been silent longest or else the newest.
+//! connection after [`FmConfig::read_within`]. The server also closes connections without requests for
+//! [`FmConfig::idle_within`], and connections that send anything but MCTP. If there are too many connections, it closes
+//! the one that has been silent longest, or else the newest one.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,8 +61,8 @@ pub struct FmConfig {
     pub switches: u16,
     /// Layout of the headers of all clients.
     pub dialect: Dialect,
-    /// Maximum number of connections at a time, over all switches. Beyond it, silent connections are closed, or else
-    /// the new one.
+    /// Maximum number of connections at a time, over all switches. If a client exceeds it, a silent connection is
+    /// closed, or else the new one.
     pub connections_max: usize,
     /// Time-out of an answer, after which the client is asked to repeat the request.
     pub answer_within: Duration,
@@ -187,7 +187,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Permit of a connection, which is freed when the slot is dropped.
+/// Permit of one connection. It is freed when this value is dropped.
 struct ClientSlot {
     number: u64,
     leave: Arc<Notify>,
@@ -211,7 +211,7 @@ impl<D: Authenticator> ListenerContext<D> {
     async fn serve(self, listener: TcpListener) {
         let mut connections = JoinSet::new();
         loop {
-            // Results of ended connections must not accumulate.
+            // The results of connections that have ended are removed, so that they do not accumulate.
             while connections.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, peer)) => match ClientSlot::take(&self.places, peer.ip()) {
@@ -314,7 +314,7 @@ impl<D: Authenticator> Conversation<D> {
         Self { entrance, answerer, peer, stream, reassembler, packetizer, endpoint, session, faults: 0 }
     }
 
-    /// Applies the settings that clients at this address have made, also over other connections.
+    /// Applies the settings that clients at this address have made, over this connection or others.
     fn take_over_settings(&mut self) -> ClientSettings {
         let settings = lock(&self.entrance.kept).of(self.entrance.switch, self.peer);
         (self.endpoint.eid, self.session.response_limit) = (settings.eid, settings.response_limit);

@@ -96,12 +96,12 @@ pub enum PacketError {
 
 #[derive(Debug, Default)]
 enum Progress {
-    /// Between two messages.
+    /// No message is being received.
     #[default]
     Idle,
-    /// Within a message; with the next sequence number.
+    /// A message is being received; the number is the sequence number of its next packet.
     Message(MctpMessage, u8),
-    /// Within a message whose rest is skipped.
+    /// The rest of a damaged message is being skipped.
     Skipping,
 }
 

@@ -23,9 +23,9 @@ pub struct MemoryFabric {
     pub qos: Qos,
     /// Value of the command register, which all LDs share.
     pub command: u16,
-    /// Event logs; each is that of one component and kind.
+    /// Event logs, each with the component and the kind that it belongs to.
     pub logs: Vec<(LogSource, Log, EventLog)>,
-    /// Texts of the calls whose effects cannot be read back, in order.
+    /// Calls whose effects a test cannot read back from the fabric, as texts, in the order of the calls.
     pub asked: Vec<String>,
     /// Return code with which changes are refused; none: changes are carried out.
     pub refusal: Option<ReturnCode>,

@@ -163,7 +163,7 @@ pub struct MemoryRequest {
     pub length: u16,
     /// Offset of the first byte in the device's register space.
     pub offset: u64,
-    /// Bytes to write; clients also send as many with reads.
+    /// Bytes to write. In a read, clients send as many bytes as they request, and these bytes are ignored.
     pub data: Vec<u8>,
 }
 

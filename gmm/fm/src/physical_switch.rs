@@ -125,11 +125,11 @@ pub struct PortState {
     pub width_max: u8,
     /// Number of lanes in use.
     pub width: u8,
-    /// Link speeds supported by the port, as PCIe's Supported Link Speeds Vector.
+    /// Link speeds supported by the port, encoded like PCIe's Supported Link Speeds Vector.
     pub speeds: u8,
-    /// The highest supported speed, as PCIe's Max Link Speed.
+    /// The highest supported speed, encoded like PCIe's Max Link Speed.
     pub speed_max: u8,
-    /// The present speed, as PCIe's Current Link Speed.
+    /// The present speed, encoded like PCIe's Current Link Speed.
     pub speed: u8,
     /// Link training state: 4 L0, 8 disabled.
     pub ltssm: u8,

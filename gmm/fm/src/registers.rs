@@ -23,7 +23,7 @@ pub(crate) const REGISTERS_BYTES: usize = 64 << 10;
 const PRIMARY: usize = 0x1000;
 /// Offset of the HDM decoder capability from `PRIMARY`.
 const DECODERS: usize = 0x100;
-/// Capability ids (CXL 3.1, 8.2.4): of the CXL capability, and of the HDM decoder capability.
+/// Capability ids (CXL 3.1, 8.2.4): 1 is the CXL capability, 5 the HDM decoder capability.
 const CAPABILITY_CXL: u32 = 1;
 const CAPABILITY_HDM: u32 = 5;
 /// Capability register: interleaving on address bits 11:8 and 14:12, and over 3, 6, 12 and 16 ways.

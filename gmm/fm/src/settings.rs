@@ -1,8 +1,7 @@
-//! Settings made by clients: an endpoint's id, and the longest response. A client that opens a connection for
-//! each command expects its settings to last, while the responses to another client must not be truncated
-//! because of them. The settings therefore apply at one switch to all connections from one address, until the
-//! process ends. MCTP regards a connection as a bus with two ends, and the address identifies the client's
-//! end.
+//! Settings made by clients: an endpoint's id, and the longest response. A client that opens a connection for each
+//! command expects its settings to last, but the responses to another client must not be truncated because of them. The
+//! settings therefore apply at one switch to all connections from one address, until the process ends. MCTP regards a
+//! connection as a bus with two ends, and the address identifies the client's end.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

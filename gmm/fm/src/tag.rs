@@ -20,7 +20,7 @@ pub fn of(name: &Name) -> Tag {
     let mut tag = Tag::default();
     match tag.get_mut(..text.len()) {
         Some(start) => start.copy_from_slice(text.as_bytes()),
-        // A name that is too long for a tag, and does not contain one, has its hash for a tag.
+        // The name is too long for a tag and contains none, so the hash of the name is the tag.
         None => {
             let hash =
                 text.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(FNV_PRIME));

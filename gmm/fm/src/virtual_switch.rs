@@ -73,7 +73,7 @@ impl VppbStatus {
 pub struct Vppb {
     /// Status of the vPPB: free, bound or changing.
     pub status: VppbStatus,
-    /// Number of the port that the vPPB is bound to; FFh: on another switch, or none.
+    /// Number of the port that the vPPB is bound to; FFh: the port is on another switch, or there is none.
     pub port: u8,
     /// LD-ID of the LD that the vPPB is bound to, or [`NO_LD`].
     pub ld: u8,

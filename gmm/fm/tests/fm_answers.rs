@@ -119,8 +119,8 @@ fn the_command_effects_log_lists_what_is_answered() {
         assert_eq!((code, log.len() as u32), (0, size));
         let entries: Vec<CommandEffect> =
             log.chunks(4).map(|entry| CommandEffect::from_bytes(entry).unwrap()).collect();
-        // Exactly the listed commands are supported. With a payload that is too long, these give a wrong
-        // length, and unknown commands give Unsupported.
+        // The component must support exactly the listed commands. With a payload that is too long, a supported command
+        // fails with a wrong length, and an unknown command with Unsupported.
         let too_long = "00".repeat(64);
         for opcode in 0..=0x5700 {
             let listed = entries.iter().any(|entry| entry.opcode == opcode);
@@ -248,7 +248,7 @@ fn virtual_switches_are_listed_as_requested() {
     bench.refuses(0x5200, "00 FF 02 00", LENGTH);
     bench.fabric.hosts[0].slots = vec![Slot { vppb: 0, in_progress: false, port: None, ld: Some(3) }];
     bench.gives(0x5200, "00 01 01 00", "01 000000 00 01 7F 7F 03 FF 03 00");
-    // The response for all hosts at once must fit.
+    // The response about all hosts at once must fit into one message.
     bench.fabric.hosts = (0..HOSTS_MAX).map(|vcs| Host { vcs, ..Host::default() }).collect();
     let ids: Vec<u8> = (0..HOSTS_MAX).collect();
     let request = GetVirtualSwitches { first_vppb: 0, vppb_limit: 255, ids };
@@ -259,7 +259,7 @@ fn virtual_switches_are_listed_as_requested() {
 }
 
 proptest! {
-    /// Every request must get a response to it, within the response limit.
+    /// Every request must get a response with the request's tag and opcode, within the response limit.
     #[test]
     fn every_request_is_answered(
         dialect in prop_oneof![Just(Dialect::Tools), Just(Dialect::Spec)],

@@ -383,7 +383,7 @@ fn dynamic_capacity_commands() {
         extents: vec![extent],
     };
     is(&release, &format!("0200 11 00 0000000000000000 {tag} 01000000 {listed}"));
-    // A count that the payload cannot have is refused before memory is allocated.
+    // A count of more extents than the payload has must be refused before memory is allocated.
     assert_eq!(
         InitiateAdd::from_bytes(&hex(&format!("0200 00 00 0000400000000000 {tag} FFFFFFFF"))),
         Err(WrongLength)

@@ -69,7 +69,7 @@ fn configuration_space_of_an_ld() {
     read(&mut bench, 0x148, "0800 0000");
     read(&mut bench, 0x14C, "00010000");
     read(&mut bench, 0xFFC, "00000000");
-    // Bytes that are not enabled read as 0, and a write leaves their values.
+    // A read returns 0 for bytes that are not enabled, and a write does not change them.
     bench.gives(0x5301, "00 08 A0 00 0200 0000", "00 10 00 05");
     bench.gives(0x5301, "00 04 F0 80 0200 0000 FFFFFFFF", "00000000");
     read(&mut bench, 0x04, "4605 1000");
@@ -181,7 +181,7 @@ fn quality_of_service() {
         bench.device_refuses(set, "03 0E 01 02", LENGTH);
         bench.device_refuses(get, "", LENGTH);
     }
-    // The sum of bandwidth limits may exceed the whole; that of allocated bandwidths may not.
+    // The sum of bandwidth limits may exceed the device's bandwidth; the sum of allocated bandwidths may not.
     bench.device_refuses(0x5407, "02 00 FF FF", INVALID);
     bench.device_gives(0x5409, "02 00 FF FF", "02 00 FF FF");
     bench.device_gives(0x5406, "02 00", "02 00 00 00");

@@ -10,7 +10,7 @@ use cxloe_fm::fabric::Slot;
 use cxloe_fm::header::ReturnCode;
 use fm_fabric::{Received, Serving, Shared, TEST_TIMEOUT, hex, receive};
 
-/// Sends these packets on a connection of their own, and reads the response.
+/// Sends these packets on a new connection, and reads the response.
 fn run(address: SocketAddr, packets: &str) -> Received {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -32,8 +32,8 @@ impl Switch {
         Self { shared, serving }
     }
 
-    /// Sends an FM API request in one packet, and asserts the bytes of the response after the opcode; `length` is that
-    /// of the response's payload.
+    /// Sends an FM API request in one packet, and asserts the header of the response and the beginning of its payload;
+    /// `length` is the length of the response's payload.
     #[track_caller]
     fn fm(&self, request: &str, length: u16, code: u8, payload: &str) {
         let response = run(self.serving.addresses[0], &format!("01 00 00 C8 07 {request}"));

@@ -52,7 +52,8 @@ fn one_request_one_packet_one_response() {
     let mut expected = hex(&format!("01 00 00 C6 07 {IDENTITY}"));
     expected.resize(68, 0);
     assert_eq!(response.to_vec(), expected);
-    // Endpoint ids are swapped; the response has the request's message type, here the CCI's.
+    // The response must have the request's endpoint ids in exchanged order, and the request's message type, here that
+    // of the CCI.
     request[..5].copy_from_slice(&[1, 9, 8, 0xDF, 8]);
     stream.write_all(&request).unwrap();
     stream.read_exact(&mut response).unwrap();
@@ -91,7 +92,8 @@ fn each_switch_has_its_address_and_a_slow_manager_costs_one_answer() {
         config.answer_within = Duration::from_millis(40);
     });
     assert_eq!(serving.addresses.len(), 3);
-    // Switch 1 never answers in time: its client is asked to repeat the request, and others are served.
+    // Switch 1 never answers in time: its client must be asked to repeat the request, and clients of other switches
+    // must be served.
     let (mut slow, mut sent) = (serving.connect(1), 0);
     for _ in 0..3 {
         send(&mut slow, &mut sent, 1, 7, &hex(IDENTIFY));
@@ -123,7 +125,8 @@ fn broken_messages_are_dropped_and_the_next_is_answered() {
     strange[0] = 2;
     stream.write_all(&strange).unwrap();
     is_well(&mut stream);
-    // One header states more payload than the message has, and one belongs to a message above the limit.
+    // The first of these messages has a header that states more payload than follows; the second message is longer than
+    // the limit.
     send(&mut stream, &mut sent, 2, 7, &hex("00 11 00 01 51 FF FF F8 00 00 00 00"));
     assert_eq!(receive(&mut stream).body[..12], hex("10 11 00 01 51 00 00 00 16 00 00 00"));
     let mut long = hex("00 12 00 04 56 00 00 10 00 00 00 00");

@@ -107,7 +107,8 @@ fn of_switch(view: &ManagerView<'_>, event: &Event, log: Log, vppbs: &mut Vppbs)
     happening.filter(|_| of == log)
 }
 
-/// The hosts of a device: the owner of each LD, and the numbers of extents and tags that each host can still be given.
+/// The hosts of a device: the owner of each LD, and the numbers of extents and tags that can still be added to each
+/// host.
 struct Hosts<'a> {
     view: &'a ManagerView<'a>,
     node: &'a MemoryNode,

@@ -29,14 +29,15 @@ use cxloe_gmm_core::manager::{Change, Command, Manager, ManagerError, Nameless};
 /// number.
 const SWITCH_BITS: u32 = 16;
 
-/// State of FM API endpoints that the manager does not store: it is lost when the process ends, as at a reset.
+/// State of FM API endpoints that the manager does not store. It is lost when the process ends, like the state of a
+/// device that is reset.
 #[derive(Debug, Default)]
 pub struct Volatile {
     /// Values of command registers, by memory node, LD, and the LD's host.
     commands: BTreeMap<(Name, u8, Option<CnId>), u16>,
 }
 
-/// One switch of the fabric, as one FM API command sees and changes it.
+/// One switch of the fabric during one FM API command, which can read and change the switch.
 #[derive(Debug)]
 pub struct ManagerView<'a> {
     pub manager: &'a mut Manager,
@@ -255,8 +256,7 @@ impl Fabric for ManagerView<'_> {
     fn bind(&mut self, vcs: u8, vppb: u8, port: u8, ld: Option<u8>) -> Result<(), ReturnCode> {
         let (compute_node, memory_node) = (self.owner(vcs)?, self.name(port)?);
         let (ld, vppb) = (ld.map(u16::from), Some(vppb));
-        // The manager does not wait: the FM API reports the end of the operation as that of a background
-        // operation.
+        // `wait_ms` is 0, because the FM API reports the end of the binding as the end of a background operation.
         let bind = api::Bind { compute_node, memory_node, ld, vppb, wait_ms: 0 };
         self.apply(Command::Bind(bind, Some(self.switch)))
     }

@@ -83,7 +83,7 @@ pub fn in_folder(folder: &Path) -> Result<Authority, AuthorityError> {
                     tracing::info!(path = %path.display(), hash = %new.hash(), "made an authority for certificates");
                     Ok(new)
                 }
-                // Another process has stored an authority meanwhile, and that one is used.
+                // Another process has stored an authority in the meantime, and this process uses that authority.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => in_folder(folder),
                 Err(error) => Err(failed(error)),
             }

@@ -39,11 +39,11 @@ pub struct Step {
 /// Setbacks of one manager since its last success.
 #[derive(Debug, Default)]
 pub struct Candidacy {
-    /// Kind of the last setback, and the number of its kind in succession.
+    /// Kind of the last setback, and the number of consecutive setbacks of this kind.
     last: Option<(Setback, u32)>,
-    /// Kind of the last setback in the log, and its time.
+    /// Kind and time of the last setback that was logged.
     said: Option<(Setback, u64)>,
-    /// True if a setback since the last success is in the log.
+    /// True if a setback since the last success was logged.
     logged: bool,
 }
 
@@ -58,7 +58,7 @@ impl Candidacy {
             Setback::Refused => grown(LOOK_PAUSE, REFUSED_PAUSE_MAX),
             Setback::Failed => grown(FAILED_PAUSE_MIN, FAILED_PAUSE_MAX),
         };
-        // Each lost lead is logged, since winning it was logged, too.
+        // Every loss of the lead is logged, because every gain of the lead was logged, too.
         let due = |(said, at_ms): (Setback, u64)| {
             said != setback || setback == Setback::Deposed || now_ms.saturating_sub(at_ms) >= SAY_MS
         };

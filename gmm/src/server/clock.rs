@@ -1,5 +1,5 @@
 //! The manager's clock: milliseconds since the Unix epoch at the start of the process, continued by the monotonic
-//! clock, so that a correction of the wall clock neither makes nodes silent nor turns time back.
+//! clock. A correction of the wall clock thus does not make nodes appear silent, and does not turn time back.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -25,7 +25,7 @@ use cxloe_gmm_core::rights::{Caller, Denied, Directory, Evidence, Refusals, perm
 const QUEUE_MAX: usize = 16_384;
 /// Maximum number of jobs stored with one commit.
 const BATCH_MAX: usize = 256;
-/// Maximum sleep of the thread while no node can become silent.
+/// Maximum time for which the thread sleeps between two checks of the nodes' time-outs.
 const IDLE: Duration = Duration::from_secs(1);
 /// Lateness of a wake-up, in milliseconds, from which the process counts as having been paused.
 const PAUSE_MIN_MS: u64 = 200;
@@ -62,7 +62,7 @@ struct JobContext<'a> {
 }
 
 tokio::task_local! {
-    /// Set once a job of the present request has changed the state, whether or not the change is stored.
+    /// True if a job of the present request has changed the state, whether or not the change is stored.
     static CHANGED: Arc<AtomicBool>;
 }
 
@@ -90,7 +90,7 @@ pub struct Core {
 /// The reason why the store cannot be written, shared by the thread and the callers that wait for its answers.
 type Unwritable = Arc<Mutex<Option<String>>>;
 
-/// The core's thread, for the owner that ends it; callers use [`Core`].
+/// Handle with which its owner ends the core's thread; all other callers use [`Core`].
 pub struct CoreThread {
     thread: JoinHandle<Result<(), StoreError>>,
     jobs: SyncSender<Work>,
@@ -98,7 +98,7 @@ pub struct CoreThread {
 }
 
 impl Core {
-    /// Starts the thread with a manager whose takeover is already stored.
+    /// Starts the thread. The manager must have taken over the state, and the takeover must be stored.
     pub fn start(
         manager: Manager,
         store: Box<dyn Store>,
@@ -157,7 +157,8 @@ impl Core {
     /// Returns the result of `view` on the present state.
     ///
     /// # Errors
-    /// [`CoreError::Busy`] or [`CoreError::Ended`].
+    /// [`CoreError::Busy`], [`CoreError::Ended`], or [`CoreError::Unwritable`] if an earlier change that the state
+    /// contains could not be stored.
     pub async fn view<T: Send + 'static>(
         &self,
         view: impl FnOnce(&Manager) -> T + Send + 'static,
@@ -165,10 +166,10 @@ impl Core {
         self.job(move |turn| view(turn.manager)).await
     }
 
-    /// Carries out `work` on the manager at the present time. Returns its result once its changes are stored.
+    /// Carries out `work` on the manager at the present time. Returns its result after its changes are stored.
     ///
     /// # Errors
-    /// [`CoreError::Busy`] or [`CoreError::Ended`].
+    /// [`CoreError::Busy`], [`CoreError::Ended`], or [`CoreError::Unwritable`] if the changes could not be stored.
     pub async fn execute<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Manager, u64, &mut Vec<Change>) -> T + Send + 'static,
@@ -337,7 +338,7 @@ fn run(
                 next = queue.try_recv().ok();
             }
         }
-        // The clock advances after the jobs, so that a sync that waited in the queue counts as a message of
+        // Time-outs of nodes are checked after the jobs, so that a sync that waited in the queue counts as a message of
         // its node.
         if let Ok(outcome) = manager.apply(Command::Tick, now_ms) {
             changes.extend(outcome.changes);
@@ -371,8 +372,8 @@ fn run(
                     *unwritable.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
                     manager.freeze(reason).map_err(|source| store.contradicted(source))?;
                     thaw = StoreRetry::default();
-                    // The other answers are dropped, so that their callers get an error: their changes were
-                    // undone.
+                    // Answers that depend on the changes of this batch are dropped, so that their callers get an error:
+                    // the changes were undone.
                     answers.truncate(sure);
                 }
                 Err(error) => return Err(error),

@@ -3,7 +3,7 @@
 use cxloe_fabric::model::Event;
 use serde_json::{Map, Value};
 
-/// Values of an event that have fields of their own in the log, and the others as text.
+/// Values of an event: each is a separate field of the log, or part of the text in `details`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LoggedEvent {
     region: Option<String>,
@@ -12,7 +12,7 @@ struct LoggedEvent {
     compute_node: Option<String>,
     state: Option<String>,
     cause: Option<String>,
-    /// The other values, as `name=value`; none if there are none.
+    /// The values without a separate field, as `name=value`; none if there are no such values.
     details: Option<String>,
 }
 

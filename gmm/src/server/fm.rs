@@ -67,7 +67,7 @@ impl ManagerFm {
         Self { core, volatile: Arc::default(), client: None }
     }
 
-    /// Name of the client in the event log, for a request to this switch; none if the client has no right to it.
+    /// Name of the client in the event log, for a request to this switch; none if the client may not use the switch.
     fn who(&self, switch: u32) -> Option<String> {
         let Some(key) = self.client else { return Some(format!("FM API of switch {switch}")) };
         let caller = self.core.caller(&Evidence { tls: Some(key), ..Evidence::default() });
@@ -111,7 +111,8 @@ impl Answerer for ManagerFm {
         let volatile = Arc::clone(&self.volatile);
         let who = self.who(switch).ok_or(ReturnCode::Unsupported)?;
         let answered = self.core.execute(move |manager, now_ms, changes| {
-            // Only this thread takes the lock, and a panic of a holder leaves the data consistent.
+            // Only the core's thread takes this lock, and the data stays consistent even if a holder of the lock
+            // panics.
             let mut volatile = volatile.lock().unwrap_or_else(PoisonError::into_inner);
             let mut view =
                 ManagerView { manager, switch, who: &who, now_ms, changes, volatile: &mut volatile };

@@ -21,7 +21,8 @@ use cxloe_gmm_core::rights::{Caller, CallerRights, Denied, Evidence};
 
 /// Maximum number of characters of a path in an entry of the event log.
 const ASKED_CHARS_MAX: usize = 100;
-/// Reason for which a caller is refused whose credentials became invalid during the request.
+/// Reason given to a caller whose request is refused because its credentials became invalid while the request was
+/// carried out.
 const NO_LONGER: &str = "its token, its session or its certificate has ended while the answer was waited for";
 
 /// The name of the cookie that holds a browser's session.
@@ -36,13 +37,13 @@ pub struct Authenticator {
     admin_group: Option<Gid>,
     /// The certificate authority; none until its store has answered.
     authority: Arc<AuthorityInUse>,
-    /// Place of the certificate authority; none in tests.
+    /// Place where the certificate authority's key is stored; none in tests.
     kept: Option<AuthorityStore>,
     /// URL at which nodes reach this manager.
     url: Arc<str>,
     /// Validity of the certificates that nodes get.
     valid: Duration,
-    /// TLS configuration of the listener; unset until the authority is available.
+    /// TLS configuration of the listener; not set until the certificate authority is available.
     tls: Arc<OnceLock<TlsAuthenticator>>,
 }
 
@@ -60,7 +61,7 @@ impl Authenticator {
         Self { valid, ..self }
     }
 
-    /// Sets the place of the certificate authority.
+    /// Sets the place where the certificate authority's key is stored.
     pub fn kept_in(self, kept: AuthorityStore) -> Self {
         Self { kept: Some(kept), ..self }
     }
@@ -163,8 +164,8 @@ pub fn session(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, secret)| secret)
 }
 
-/// Credentials of a caller, to check them again during a long request: the token may be revoked or expire, the session
-/// end, the node's right be revoked.
+/// Credentials of a caller, which are checked again during a long request: in the meantime, the token may be revoked or
+/// expire, the session may end, or the node's right may be revoked.
 #[derive(Clone)]
 pub struct RequestCredentials {
     core: Core,

@@ -53,7 +53,8 @@ pub struct LeaderElection {
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 impl LeaderElection {
-    /// A role without a leader. `names` are the host names under which browsers may send changes.
+    /// Starts in the role of a process while no manager leads. `names` are the host names under which browsers may send
+    /// changes.
     pub fn new(names: HostNames) -> Self {
         let role = Role::Waiting("this manager has just started".to_owned());
         Self {
@@ -100,7 +101,7 @@ impl LeaderElection {
         true
     }
 
-    /// Sets the role without a leader. Returns true if the reason has changed.
+    /// Sets the role of a process while no manager leads, for `reason`. Returns true if the reason has changed.
     pub fn wait(&self, reason: &str) -> bool {
         if matches!(self.role(), Role::Waiting(known) if known == reason) {
             return false;
@@ -171,8 +172,8 @@ async fn answer_as(role: Role, request: Request) -> Response {
             }
         }
         Role::Leading(..) => no_leader("this manager has just lost the lead"),
-        // A manager without TLS identifies no callers, so that a local user can be redirected to it like any
-        // other client.
+        // A leader with TLS cannot identify a local user of this process's socket, so the user gets the leader's URL as
+        // text. A leader without TLS identifies no callers, so a local user is redirected like any other client.
         Role::Following(url) if url.starts_with("https:") && is_local_user(&request) => {
             leader_is_elsewhere(&url)
         }
@@ -223,8 +224,8 @@ fn no_leader(reason: &str) -> Response {
     ([(RETRY_AFTER, "1")], ApiError::new(ErrorCode::Unavailable, error, hint)).into_response()
 }
 
-/// Responds to a request whose change is perhaps in the store. It has no `Retry-After`: a client that repeated it could
-/// have it done twice.
+/// Responds to a request whose change is perhaps in the store. The response has no `Retry-After`, because a repeated
+/// request could make the change twice.
 fn may_be_done() -> Response {
     let error = "this manager lost the lead, or ended, while it carried the request out: it may have been done, and may not";
     let hint = "look whether it was (`gmm list`, or the events) before you ask again";

@@ -97,7 +97,7 @@ pub async fn sample(election: LeaderElection) -> Sample {
         },
         None => {
             scrape.set(&LEADER, &[], false);
-            // A follower is healthy; a manager is not while none leads.
+            // A follower is healthy; a manager is unhealthy while no manager leads.
             election.waits_for()
         }
     };

@@ -84,7 +84,7 @@ pub enum ServerError {
     Advertise {
         /// Location of the store: the path of its file, or its URL.
         store: String,
-        /// Listen address: every address of the machine, so that it names no host.
+        /// Listen address: the unspecified address, which stands for every address of the machine and names no host.
         address: SocketAddr,
     },
     #[error("cannot start a thread for the manager: {0}; raise the limit of processes (ulimit -u)")]
@@ -128,7 +128,7 @@ pub struct Server {
 
 impl Server {
     /// Opens the store, takes over its state, and serves on the sockets of `config`; clients can connect when this
-    /// returns. With a store in etcd, clients are redirected to the leader, and errors of etcd do not show here.
+    /// returns. With a store in etcd, the election runs in the background, and errors of etcd are not returned.
     ///
     /// # Errors
     /// [`ServerError`]; everything opened is then closed again.
@@ -231,7 +231,7 @@ impl Server {
         }
     }
 
-    /// True if a request is answered within `wait_limit`; while this process leads, by the core's thread.
+    /// True if a request is answered within `wait_limit`. While this process leads, the core's thread has to answer it.
     pub async fn answers(&self, wait_limit: std::time::Duration) -> bool {
         let request = Request::get("/v1/health").body(Body::empty()).unwrap_or_default();
         let mut router = self.router.clone();
@@ -284,8 +284,8 @@ fn host_names(config: &Config) -> Vec<String> {
     config.allow_hosts.iter().cloned().chain(advertised).collect()
 }
 
-/// Makes the listener's TLS configuration once the authority is available, and renews it periodically, and when another
-/// authority takes its place.
+/// Makes the listener's TLS configuration when the authority is available. Renews it periodically, and when the
+/// authority is replaced.
 fn tls_authenticator(
     kept: AuthorityStore,
     authenticator: &Authenticator,

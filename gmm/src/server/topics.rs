@@ -21,7 +21,7 @@ pub enum Topic {
     Region(Name),
     /// The record of a logical device: its binding and capacity.
     LogicalDevice(Name, u16),
-    /// The orphans of a memory node.
+    /// The orphans of a memory node: its memory that belongs to no region.
     Orphans(Name),
     /// New entries of the event log.
     Events,
@@ -115,7 +115,7 @@ fn topic_of(change: &Change) -> Option<Topic> {
         Change::Orphans(orphans) => Topic::Orphans(orphans.memory_node.clone()),
         Change::OrphansGone(name) => Topic::Orphans(name.clone()),
         Change::Event(_) => Topic::Events,
-        // These wake no long poll. After the whole state was replaced, long polls end at their time-out.
+        // The following changes wake no long poll. If the whole state is replaced, long polls end at their time-out.
         Change::Replaced(..)
         | Change::Meta(_)
         | Change::Operation(_)

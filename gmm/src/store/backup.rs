@@ -9,7 +9,7 @@ use super::record::{FORMAT, Record, Restore, Table};
 use cxloe_fabric::model::{Digest, Watermark};
 use cxloe_gmm_core::manager::{Contradiction, FabricState};
 
-/// The first line of a backup; its first field identifies the file as one.
+/// The first line of a backup; its first field identifies the file as a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupHead {
     /// Format number of the records, the same as in a store.

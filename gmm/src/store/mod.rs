@@ -133,7 +133,7 @@ pub enum StoreError {
         place: String,
         source: etcd::EtcdError,
     },
-    /// Another manager leads, or this one could not prove in time that it does.
+    /// Another manager leads, or this manager could not confirm in time that it still leads.
     #[error(
         "this manager no longer leads the store {place}: its last write was refused, or is no longer permitted"
     )]

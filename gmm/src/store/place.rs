@@ -62,7 +62,7 @@ impl EtcdPlace {
         &self.hosts
     }
 
-    /// The same place, reached by one of its members only.
+    /// The same cluster and prefix, with `host` as the only member.
     pub fn with_host(&self, host: &str) -> Self {
         Self { hosts: vec![host.to_owned()], ..self.clone() }
     }
@@ -115,7 +115,7 @@ impl FromStr for EtcdPlace {
             let bare = url.path() == "/" && url.username().is_empty() && url.query().is_none();
             match url.host_str() {
                 Some(name) if bare => {
-                    // `port()` is `None` for port 80, the scheme's default, so that an explicit `:80` is
+                    // Port 80 is the scheme's default, for which `port()` is `None`, so an explicit `:80` has to be
                     // recognised in the text.
                     let port =
                         if host.ends_with(":80") { 80 } else { url.port().unwrap_or(ETCD_PORT_DEFAULT) };

@@ -86,7 +86,7 @@ impl Table {
             Self::ClearedLogs => "cleared_logs",
             Self::Commands => "commands",
             Self::Events => "events",
-            // Stores of this format have the table under this older name.
+            // The table keeps its older name, which the existing stores of this format use.
             Self::LeaderTerms => "reigns",
             Self::Orphans => "orphans",
             Self::Tokens => "tokens",

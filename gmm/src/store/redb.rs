@@ -56,7 +56,7 @@ impl RedbStore {
         if !path.try_exists().map_err(place)? {
             create(path, folder)?;
         }
-        // A process that can read the store can attack the hashes of tokens, and one that can open it can
+        // A process that can read the store can attack the hashes of tokens, and a process that can open the file can
         // lock it.
         if let Err(error) = cxloe_private::open(path, OpenOptions::new().read(true)) {
             return Err(error.downcast::<WideFile>().map_or_else(place, StoreError::Wide));
@@ -156,7 +156,7 @@ impl Store for RedbStore {
             })?;
         }
         let opened = open_database(&self.path).map_err(|error| match error {
-            // Opening the file may require a write.
+            // Opening the file can require a write, so this error can also mean that the store still cannot be written.
             StoreError::Place { source, .. } => {
                 StoreError::Write { place: self.place(), reason: source.to_string() }
             }
@@ -221,7 +221,7 @@ fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".new-{}", std::process::id()));
     let draft = PathBuf::from(draft);
-    // An earlier process with the same id may have been killed and have left its draft.
+    // An earlier process with the same id may have been killed before it removed its temporary file.
     if draft.try_exists().map_err(place)? {
         fs::remove_file(&draft).map_err(place)?;
     }

@@ -52,7 +52,7 @@ pub enum CongestionSignals {
         /// Time of the oldest frames that may be in the queue.
         since: Time,
     },
-    /// End the pause of the cable. CNs get no signal, because they speed up by themselves.
+    /// End the pause of the cable. CNs get no signal for the end, because they speed up by themselves.
     Resume,
 }
 
@@ -64,8 +64,8 @@ pub struct CongestionWatch {
     told_at: Time,
 }
 
-/// Age above which a CN's last frame is no longer in the queue: at a million frames a second, the whole queue is
-/// replaced in this time.
+/// Age of a CN's last frame above which the frame is no longer in the queue: at a million frames a second, the whole
+/// queue is replaced in this time.
 const RECENT: Duration = Duration::from_millis(1);
 
 impl CongestionWatch {
@@ -89,8 +89,8 @@ impl CongestionWatch {
         if holds(threshold + 1) {
             return self.above(now);
         }
-        // Half the threshold: a queue that varies around the threshold would start and end pauses all the
-        // time.
+        // The pause ends only at half the threshold. Otherwise a queue whose length varies around the threshold would
+        // start and end pauses all the time.
         if self.pausing && !holds(threshold / 2 + 1) {
             self.pausing = false;
             return CongestionSignals::Resume;

@@ -1,6 +1,6 @@
 //! The memory node's side of the protocol with the manager: registration, refusal of a manager whose store lacks
-//! changes that this node has seen, commands, results, orphans. This module decides the next request; the I/O code
-//! carries messages and jobs.
+//! changes that this node has seen, commands, results, and orphans (extents with content that the manager lists for no
+//! compute node). This module decides the next request; the I/O code carries messages and jobs.
 //!
 //! ```text
 //!            next                    next                     next
@@ -13,10 +13,10 @@
 //!                                                               +--------- Syncing (long poll) --> Carrying: its commands
 //! ```
 //!
-//! The I/O code repeats: [`Follow::next`]; a request's answer goes to [`Follow::on_answer`], whose
-//! [`AnswerUpdate`] is stored before the next step; a job goes to [`Follow::on_job`] when it is done. After
-//! any [`RestartReason`], and whenever the manager is unreachable, the I/O code calls [`Follow::restart`]
-//! after a pause. Existing mappings are served all the time.
+//! The I/O code repeats: [`Follow::next`]; a request's answer goes to [`Follow::on_answer`], whose [`AnswerUpdate`] is
+//! stored before the next step; a job goes to [`Follow::on_job`] when it is done. After any [`RestartReason`], and
+//! whenever the manager is unreachable, the I/O code calls [`Follow::restart`] after a pause. The node serves existing
+//! mappings all the time.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -41,8 +41,8 @@ pub enum FollowStep {
 pub enum ManagerRequest {
     /// `POST /v1/memory-nodes`.
     Register(RegisterMemoryNode),
-    /// Report that this node refuses to follow the manager. If the manager does not answer, the I/O code
-    /// passes [`ManagerAnswer::Done`] all the same.
+    /// Report to the manager that this node refuses to follow it. If the manager does not answer, the I/O code passes
+    /// [`ManagerAnswer::Done`] nevertheless.
     NotFollowed(NotFollowed),
     /// `POST /v1/memory-nodes/NAME/orphans`.
     ReportOrphans(ReportOrphans),
@@ -102,8 +102,7 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Creates the state of a node that registers with `node`; each registration sets `seen` to the present
-    /// watermark.
+    /// Creates the state of a node that sends `node` when it registers, with `seen` replaced by the present watermark.
     pub fn new(node: RegisterMemoryNode) -> Follow {
         Follow {
             node,
@@ -125,7 +124,7 @@ impl Follow {
         &self.node
     }
 
-    /// Registration request, for changes that take effect at the next registration.
+    /// Registration request. A change takes effect at the next registration.
     pub fn node_mut(&mut self) -> &mut RegisterMemoryNode {
         &mut self.node
     }
@@ -262,7 +261,7 @@ impl Follow {
                 }
                 mappings.confirm(now_ms);
                 self.registration = answer.registration;
-                // A sync with a wait of 0 is answered at once, so that syncs would follow one another without
+                // At least 1: the manager answers a sync with a wait of 0 at once, so the node would send syncs without
                 // a pause.
                 self.heartbeat_ms = answer.heartbeat_ms.max(1);
                 let (udp_peers, cn_keys) = (answer.udp_peers.clone(), answer.cn_keys.clone());

@@ -11,13 +11,13 @@ use crate::translation::{PageTable, Translation};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Job {
     pub(super) purpose: Purpose,
-    /// Generation that every worker has to pass before the job begins; 0 if no mapping was removed.
+    /// Generation of the page table that every worker has to pass before the job begins; 0 if no mapping was removed.
     pub(super) generation: u64,
     /// Extents without an owner, to be zeroed.
     pub(super) released: Vec<MpExtent>,
     /// Extents that are about to get an owner: they are zeroed, and their disk space is reserved.
     pub(super) granted: Vec<MpExtent>,
-    /// Extents that a clone is copied from. Copies that still fill these extents are completed first.
+    /// Source extents of a clone. Copies that still fill these extents are completed first.
     pub(super) sources: Vec<MpExtent>,
 }
 
@@ -43,7 +43,7 @@ pub enum JobError {
 }
 
 impl Job {
-    /// Whether the job neither waits nor zeroes.
+    /// Whether the job ends at once, because there is nothing to wait for and nothing to zero.
     pub fn is_quick(&self) -> bool {
         self.generation == 0 && self.released.is_empty() && self.granted.is_empty() && self.sources.is_empty()
     }
@@ -69,13 +69,12 @@ impl Job {
         self.generation
     }
 
-    /// Prepares the granted extents, then zeroes the released ones. `keep_going` is called about every
-    /// mebibyte with the bytes done since the last call, and stops the job by returning `false`.
-    /// `before_zeroing` is called before the released extents are zeroed, which no command waits for.
+    /// Prepares the granted extents, then zeroes the released ones. `keep_going` is called about every mebibyte with
+    /// the bytes done since the last call, and stops the job by returning `false`. `before_zeroing` is called before
+    /// the released extents are zeroed; no command waits for their zeroing.
     ///
     /// # Errors
-    /// [`JobError::Stopped`] if `keep_going` returned `false`, [`JobError::Pool`] if an extent cannot be
-    /// prepared.
+    /// [`JobError::Stopped`] if `keep_going` returned `false`, [`JobError::Pool`] if an extent cannot be prepared.
     ///
     /// # Panics
     /// If the job is not [due](Self::is_due).
@@ -95,7 +94,7 @@ impl Job {
             }
         }
         for extent in &self.granted {
-            // Clones of this extent need the content that it loses now.
+            // Preparing this extent destroys its content, which clones of it still need.
             table.complete_copies_from(*extent);
             if !keep_going(0) || !pool.prepare_extent_while(*extent, &mut keep_going)? {
                 return Err(JobError::Stopped);
@@ -105,7 +104,7 @@ impl Job {
             before_zeroing();
         }
         for extent in &self.released {
-            // Clones of this extent need its content.
+            // Zeroing this extent destroys its content, which clones of it still need.
             table.complete_copies_from(*extent);
             if !keep_going(0) || !pool.zero_extent_while(*extent, &mut keep_going)? {
                 return Err(JobError::Stopped);

@@ -1,9 +1,8 @@
-//! Rules by which a keeper process keeps a pool's memory from one process of a memory node to the next,
-//! without I/O.
+//! Rules by which a keeper process preserves a pool's memory between two processes of a memory node, without I/O.
 //!
-//! The keeper has the descriptor of the memory, which one node process at a time uses: the *holder*. Another
-//! node process gets the memory by [`Request::Want`] if there is no holder. For [`Request::Claim`], the
-//! keeper asks the holder to end first.
+//! The keeper has the descriptor of the memory, which only one node process uses at a time: the *holder*. Another node
+//! process gets the memory by [`Request::Want`] if there is no holder. For [`Request::Claim`], the keeper asks the
+//! holder to end first.
 //!
 //! ```text
 //!            keep            left (crash)                time is over
@@ -30,7 +29,7 @@ pub enum Request {
     Keep,
     /// Send the memory's descriptor, unless another node uses the memory.
     Want,
-    /// Send the memory's descriptor once the node that uses the memory has ended, and ask that node to end.
+    /// Send the memory's descriptor when the node that uses the memory has ended, and ask that node to end.
     Claim,
     /// Free the memory: its holder has ended in order.
     Release,
@@ -74,7 +73,7 @@ impl Keeping {
         Keeping { keep, has_memory: false, holder: None, claimant: None, ends_at: Some(now + EMPTY_MAX) }
     }
 
-    /// Time at which the keeper ends if no node requests the memory before; `None` while there is a holder.
+    /// Time at which the keeper ends unless a node requests the memory earlier; `None` while there is a holder.
     pub fn ends_at(&self) -> Option<Time> {
         self.ends_at
     }
@@ -97,7 +96,7 @@ impl Keeping {
             }
             Request::Want | Request::Claim if self.has_memory => Some(Action::Answer(node, Answer::Held)),
             Request::Release if self.holder == Some(node) && self.claimant.is_none() => Some(Action::End),
-            // Another node has claimed the memory: it gets the memory, which is not freed.
+            // Another node has claimed the memory, so the keeper passes the memory to that node and does not free it.
             Request::Release if self.holder == Some(node) => self.pass_on(),
             Request::Keep | Request::Want | Request::Claim | Request::Release => Some(Action::Refuse(node)),
         }

@@ -17,8 +17,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use cxloe_wire::frame::{Mac, PublicKey};
 
-/// Maximum number of compute nodes in the map, as many as a fabric has. Above it, nodes without a key are
-/// dropped.
+/// Maximum number of compute nodes in the map, as many as a fabric has. Above this number, nodes without a key are
+/// removed from the map.
 const REMEMBERED_MAX: usize = 16_384;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +44,14 @@ impl AdmittedKeys {
     /// had a key and is not listed is not admitted any more, not even without a key.
     pub fn set_admitted(&self, keys: impl IntoIterator<Item = (Mac, PublicKey)>) {
         let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        // Nodes that are no longer listed stay in the map, so that they are not admitted without a key.
+        // Nodes that are not in `keys` stay in the map, so that they are not admitted without a key.
         all.values_mut().for_each(|state| *state = KeyState::Absent);
         for (mac, key) in keys {
             let cn = mac.to_u64();
             if key != PublicKey::NOBODY {
                 all.insert(cn, KeyState::Key(key));
             } else if let Some(known) = all.get_mut(&cn) {
-                // A node that never had a key has nothing to withdraw.
+                // A mark for a withdrawn key has no effect on a node that never had a key.
                 *known = KeyState::Withdrawn;
             }
         }
@@ -140,7 +140,7 @@ mod tests {
         keys.set_admitted([(other, PublicKey([3; 32]))]);
         assert_eq!((keys.of(other.to_u64()), keys.former()), (Some(PublicKey([3; 32])), vec![one]));
         assert_eq!(keys.of(77), None, "who never had one");
-        // The number of remembered nodes is limited; nodes that have a key now are kept.
+        // The number of nodes in the map is limited; nodes that have a key now are never removed.
         let many = |from: u64| (from..from + 20_000).map(|n| (Mac::from_u64(n), PublicKey([4; 32])));
         keys.set_admitted(many(1 << 20));
         keys.set_admitted(many(1 << 30).take(10));

@@ -3,18 +3,18 @@
 //!
 //! The rules:
 //! * commands are carried out in the order of their numbers, each once; a command already carried out is skipped
-//! * a command or an answer below the highest term and revision ever seen is refused: it was overtaken, or
-//!   another manager leads now
+//! * a command or an answer below the highest term and revision ever seen is refused: a later message has overtaken it,
+//!   or another manager leads now
 //! * an extent gets a new owner only after no worker uses it any more and it reads as zeros, except by a hand-over of a
 //!   region with its content
-//! * the memory of a sealed mapping is never written; other CNs may read it by a share, which ends with the
-//!   mapping
-//! * a clone has the content that its source had when the clone was made, whatever becomes of the source
+//! * the memory of a sealed mapping is never written; other CNs may read it by a share (read access for one CN), which
+//!   ends with the mapping
+//! * a clone has the content that its source had when the clone was made, even if the source changes later
 //! * an extent is never taken from a CN by a command that names another CN; a hand-over names both
-//! * memory that this node serves and an accepted manager does not list is no longer served, but kept as an
-//!   orphan: assigned to no CN, and not zeroed until a command of the manager unmaps it
-//! * mappings that no manager has confirmed for [`AUTHORISATION_MS`] are no longer served; their memory is
-//!   kept, and served again once a manager lists them
+//! * memory that this node serves and an accepted manager does not list is no longer served, but kept as an orphan:
+//!   assigned to no CN, and not zeroed until a command of the manager unmaps it
+//! * mappings that no manager has confirmed for [`AUTHORISATION_MS`] are no longer served; their content is kept, and
+//!   they are served again when a manager lists them
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -36,10 +36,10 @@ mod shares;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageRefusal {
-    /// The manager's store lacks what this node has seen.
+    /// The manager's store lacks changes that this node has seen.
     #[error(transparent)]
     Lacking(#[from] Lacking),
-    /// The message has a lower watermark than this node has seen of that manager.
+    /// The watermark of the message is lower than the highest one that this node has seen from that manager.
     #[error(
         "the manager is at term {}, revision {}, and this node has seen term {}, revision {}: the answer was overtaken",
         got.term, got.revision, seen.term, seen.revision
@@ -61,9 +61,9 @@ pub struct Mappings {
     /// Orphans: extents with content that the manager lists for no compute node, each with its last mapping.
     orphans: BTreeMap<MpExtent, Translation>,
     shares: Vec<Share>,
-    /// Second job of a command that needs two.
+    /// Second job of a command that needs two jobs (a clone), until the I/O code takes it.
     continuation: Option<Job>,
-    /// Set while orphans exist that are not reported to the manager.
+    /// `true` while there are orphans that this node has not reported to the manager.
     unreported: bool,
     /// Mappings no longer served because no manager has confirmed them for [`AUTHORISATION_MS`].
     expired: Vec<Translation>,
@@ -75,7 +75,7 @@ pub struct Mappings {
 /// Time for which mappings are served without an answer from the manager, in milliseconds: 24 hours.
 pub const AUTHORISATION_MS: u64 = 24 * 3600 * 1000;
 
-/// Maximum number of extent runs in one report of orphans. Further orphans are reported once these are
+/// Maximum number of extent runs in one report of orphans. Further orphans are reported when reported ones have been
 /// released.
 const RUNS_PER_REPORT: usize = 2000;
 
@@ -106,7 +106,8 @@ impl Mappings {
         self.writer.table()
     }
 
-    /// Highest watermark seen; must be stored on disk before any command under it is carried out.
+    /// Highest watermark seen. The caller stores it on disk before it carries out a command that this watermark
+    /// permits.
     pub fn seen(&self) -> Watermark {
         self.seen
     }
@@ -152,8 +153,7 @@ impl Mappings {
         self.silent_before_ms = 0;
     }
 
-    /// Sets the time in milliseconds without a manager's answer that had passed before the caller's clock
-    /// began.
+    /// Sets the time without a manager's answer, in milliseconds, that had passed before the caller's clock began.
     pub fn resume(&mut self, silent_ms: u64) {
         self.silent_before_ms = silent_ms;
     }
@@ -188,7 +188,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Bytes with content on this node for each compute node: mapped, orphaned, or no longer confirmed.
+    /// Bytes on this node with content of each compute node: mapped, orphaned, or no longer confirmed by a manager.
     pub fn held(&self) -> Vec<Held> {
         let bytes = self.table().pool().extent_bytes();
         let mut held: BTreeMap<FabricCnId, u64> = BTreeMap::new();
@@ -285,7 +285,7 @@ impl Mappings {
         let unknown =
             |t: &&Translation| free.contains(&u64::from(t.mp_extent.0)) || listed.contains(&t.mp_extent);
         self.orphans.extend(extra.iter().filter(unknown).map(|t| (t.mp_extent, *t)));
-        // Listed again under the same mapping: the extent is no orphan any more.
+        // The manager lists these extents again with their former mappings, so they are no longer orphans.
         self.orphans.retain(|_, t| !keep.contains(t));
         self.unreported = !self.orphans.is_empty();
         if self.unreported {
@@ -303,8 +303,8 @@ impl Mappings {
         plan.job(Purpose::Reconcile(wanted))
     }
 
-    /// Removes every mapping that is not `wanted`; adds missing ones when the job is done. The extents `granted`, and
-    /// those that were mapped to another address before, then read as zeros; all others keep their content.
+    /// Removes every mapping that is not `wanted`; the job adds the missing ones. The extents `granted`, and those that
+    /// were mapped to another address before, then read as zeros; all others keep their content.
     pub(super) fn reconcile(&mut self, wanted: Vec<Translation>, mut granted: Vec<MpExtent>) -> Job {
         let keep: HashSet<Translation> = wanted.iter().copied().collect();
         let used: HashSet<MpExtent> = wanted.iter().map(|translation| translation.mp_extent).collect();
@@ -322,8 +322,8 @@ impl Mappings {
 
     /// Begins to carry out a command. Returns `None` if the command needs no job, or was carried out before.
     pub fn start(&mut self, command: &NodeCommand) -> Result<Option<Job>, MessageRefusal> {
-        // The revision is that at which the command was issued, which may be lower than that of an earlier answer; the
-        // term is that of the manager that sends the command.
+        // A command has the revision at which it was issued, which may be lower than that of an earlier answer, but the
+        // term of the manager that sends it. So only the term is compared.
         if command.term < self.seen.term {
             return Err(MessageRefusal::Stale { seen: self.seen, got: command.watermark() });
         }
@@ -354,7 +354,8 @@ impl Mappings {
                 for t in &translations {
                     match self.writer.check(*t) {
                         Ok(true) => {}
-                        // The extent is prepared by the job once the workers have passed the generation.
+                        // The job prepares the extent, after every worker has stopped using the extent's former
+                        // mapping.
                         Ok(false) | Err(TableError::ExtentBusy(_)) => granted.push(t.mp_extent),
                         Err(error) => return Err(error.to_string()),
                     }
@@ -379,11 +380,12 @@ impl Mappings {
                 }
                 let held = self.orphans.len();
                 self.forget_orphans(&translations);
-                // A released orphan leaves room in the next report for others.
+                // The release of an orphan makes room for others in the next report.
                 self.unreported |= self.orphans.len() < held && !self.orphans.is_empty();
                 self.end_shares_of(action.mapping());
                 self.remove(&translations);
-                // Extents that are not mapped are zeroed as well: the job of an earlier removal may still run.
+                // Extents without a mapping are zeroed as well: the job that zeroes them after an earlier removal may
+                // not be complete.
                 let released: Vec<MpExtent> = translations.iter().map(|t| t.mp_extent).collect();
                 self.writer.give_up_copies(&released);
                 Ok(Plan { generation: self.writer.seal(), released, ..Plan::default() })
@@ -420,8 +422,8 @@ impl Mappings {
         }
     }
 
-    /// Translations of the mapping that a hand-over replaces, one for each extent. Fails if the content is of
-    /// another incarnation of the pool.
+    /// Translations of the mapping that a hand-over replaces, one for each extent. Fails if the content belongs to
+    /// another incarnation of the pool, and so is lost.
     fn former(&self, hand_over: &HandOver) -> Result<Vec<Translation>, String> {
         let incarnation = self.table().pool().incarnation();
         if hand_over.incarnation != incarnation {
@@ -545,7 +547,7 @@ impl Mappings {
     }
 }
 
-/// Preconditions of a change: the fields of a [`Job`] without its purpose.
+/// Work that a change needs, and the condition for its start: the fields of a [`Job`] without its purpose.
 #[derive(Debug, Default)]
 struct Plan {
     generation: u64,

@@ -20,8 +20,8 @@ use crate::pool::{MpAddr, prefetch_bytes};
 use crate::trace::{Trace, Untraced};
 use crate::translation::{CopySet, PageTable, Tlb, TlbCounters, Unmapped, WorkerGeneration};
 
-/// Maximum number of CNs whose addresses are all in the list of known ones. With more CNs, the list has only
-/// the first address of each.
+/// Maximum number of CNs for which the responder's list of known addresses has all addresses. With more CNs, the list
+/// has only the first address of each.
 const SHARDS_NAMED_OF: usize = 8;
 
 /// State of one worker of the memory node. `T` observes accesses to memory.
@@ -29,8 +29,8 @@ pub struct Service<T: Trace = Untraced> {
     responder: Responder,
     memory: NodeMemory<T>,
     passage: WorkerGeneration,
-    /// Generation of [`Instances`](crate::translation::Instances) that this worker has passed; by then it has
-    /// ended the sessions of replaced agents' shards.
+    /// This worker's generation of [`Instances`](crate::translation::Instances). When the worker passes a generation,
+    /// it ends the sessions that shards of replaced agents have (a shard is one queue of a CN).
     shards: WorkerGeneration,
     /// Value of [`AdmittedKeys::changes`] at the last check of sessions.
     keys_changes: u64,
@@ -42,7 +42,7 @@ struct NodeMemory<T> {
     table: Arc<PageTable>,
     keys: Arc<AdmittedKeys>,
     tlb: Tlb,
-    /// Extents that were being copied at the last purge of the TLB.
+    /// Copies that were under way at the last purge of the TLB.
     copies: Arc<CopySet>,
     trace: T,
 }
@@ -92,8 +92,8 @@ impl<T: Trace> Service<T> {
         self.responder.end_revoked(&mut self.memory, tx);
     }
 
-    /// Ends the sessions under former keys, if keys of CNs have changed. Call before each batch, so that no request of
-    /// such a session is executed.
+    /// If keys of CNs have changed, ends the sessions that were started with former keys. Call before each batch, so
+    /// that no request of such a session is executed.
     #[inline]
     pub fn follow_keys(&mut self, tx: &mut dyn Transmit) {
         let changes = self.memory.keys.changes();
@@ -117,7 +117,7 @@ impl<T: Trace> Service<T> {
         self.congestion = CongestionWatch::new(config);
     }
 
-    /// Applies removed mappings and replaced agents. Call before each batch.
+    /// Applies the removal of mappings and the replacement of agents since the last call. Call before each batch.
     #[inline]
     pub fn begin_batch(&mut self) {
         let Service { memory, responder, .. } = self;
@@ -128,8 +128,8 @@ impl<T: Trace> Service<T> {
         self.shards.pass(|| responder.end_replaced(memory));
     }
 
-    /// Prefetches the memory that the next frames will access, so that the reads of a batch wait for DRAM together and
-    /// not one after the other. The frame is not checked yet: nothing is changed or sent.
+    /// Prefetches the memory that the next frames will access, so that the DRAM accesses of a batch overlap. The frame
+    /// is not checked yet, so nothing is changed or sent.
     #[inline]
     pub fn prefetch(&self, frame: &[u8]) {
         let Some(header) = Header::parse(frame) else { return };
@@ -141,9 +141,10 @@ impl<T: Trace> Service<T> {
         const MULTI_WRITE: u8 = Command::MultiWriteReq as u8;
         let lines = match header.command {
             READ | WRITE => 1,
-            // The hardware prefetcher continues the sequence from the fourth line.
+            // The hardware prefetcher recognises the sequence after four lines and fetches the others.
             BURST_READ => 4,
-            // As for a burst read; the frame itself is still in the cache of the core that received it.
+            // Prefetches as many lines as for a burst read. The frame itself is still in the cache of the core that
+            // received it, so it is prefetched too.
             BURST_WRITE => {
                 prefetch_bytes(frame);
                 4
@@ -203,7 +204,7 @@ impl<T: Trace> Service<T> {
         }
     }
 
-    /// Whether requests wait only for room for their answers.
+    /// Whether requests are waiting only because there is no room for their answers.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         self.responder.is_stalled()
@@ -259,7 +260,7 @@ impl<T: Trace> Service<T> {
 
 impl<T> NodeMemory<T> {
     fn has_memory(&self, cn: u64) -> bool {
-        // For a CN without memory here, `unmapped` returns `Denied`.
+        // For a CN without memory here, `unmapped` returns `Denied`, for any other CN `Nxm`.
         self.table.unmapped(cn) == Unmapped::Nxm
     }
 }
@@ -311,7 +312,7 @@ impl<T: Trace> Memory for NodeMemory<T> {
         let mp = self.translate(cn, addr, span.max(LINE_SIZE), true)?;
         let pool = self.table.pool();
         if data.len() == span {
-            // All lines are written, so that one copy suffices.
+            // The mask has no gap, so that one copy writes all lines.
             pool.write_lines(mp, data);
             return Ok(());
         }
@@ -325,9 +326,8 @@ impl<T: Trace> Memory for NodeMemory<T> {
     }
 
     fn admits(&mut self, _cn: u64) -> bool {
-        // A CN without memory may have a session if there is room for guests: the session shows a CN whose
-        // memory was lost with the pool that the incarnation is new. The requests of such a CN are answered
-        // with Denied.
+        // A CN without memory here may have a session, as far as the responder has room for such CNs. By the session, a
+        // CN whose memory was lost with the pool detects the new incarnation. Its requests are answered with Denied.
         true
     }
 

@@ -59,8 +59,8 @@ pub enum StaticMapError {
 }
 
 impl StaticMap {
-    /// Makes `mappings` hold exactly this map. Ranges that a pool with content has mapped already stay in their
-    /// extents, content included; new ranges read as zeros; ranges no longer listed are removed and zeroed. Pass the
+    /// Makes `mappings` hold exactly this map. Ranges that are already mapped, in a pool with content, keep their
+    /// extents and their content; new ranges read as zeros; ranges no longer listed are removed and zeroed. Pass the
     /// job to [`Mappings::finish`] when it is done.
     ///
     /// # Errors

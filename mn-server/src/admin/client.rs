@@ -38,7 +38,7 @@ pub enum AskError {
     )]
     Version {
         path: PathBuf,
-        /// Difference between the answer and the expected form.
+        /// Difference between the answer received and the form that this client expects.
         reason: String,
     },
 }
@@ -64,7 +64,7 @@ pub fn ask(path: &Path) -> Result<NodeStatus, AskError> {
 }
 
 fn decode(answer: &[u8]) -> Result<NodeStatus, String> {
-    // Part of the answer that all versions have; other fields may differ.
+    // The part of an answer that is the same in all versions; other fields may differ.
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,

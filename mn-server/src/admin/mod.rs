@@ -7,8 +7,8 @@
 //!                <--- NodeStatus ----   v  JSON, then the end of the stream
 //! ```
 //!
-//! Nothing is read from clients: all get the same answer. Only the node's user can open the socket (mode 0600). The
-//! socket costs the data path nothing: a worker writes a report between two batches, on request.
+//! The server reads nothing from clients, and sends the same answer to all. Only the node's user can open the socket
+//! (mode 0600). The socket hardly delays the data path: a worker writes a report only on request, between two batches.
 
 pub mod client;
 pub mod server;

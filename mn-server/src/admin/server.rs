@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::NodeStatus;
 
-/// Maximum time for a client to read the answer; other clients wait meanwhile.
+/// Maximum time for which the server waits for a client that does not read the answer; other clients wait meanwhile.
 const WRITE_MAX: Duration = Duration::from_secs(2);
 /// Pause after a failed accept, which most likely lacked descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ pub fn bind(path: &Path) -> Result<Bound, SocketError> {
 /// A running server; dropping it stops the server and removes the socket.
 #[derive(Debug)]
 pub struct Server {
-    /// Socket whose closing stops the thread.
+    /// Socket whose closing makes the thread stop; the thread has the other end.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }

@@ -8,7 +8,7 @@ use cxloe_wire::session::{ResponderCounters, SessionStatus};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Line below the tables that states where the figures kept by compute nodes are shown.
+/// Line below the tables that names the command for the figures that only compute nodes record.
 const ELSEWHERE: &str = "Round-trip times, time-outs and retransmissions are recorded by the compute node: `cn-agent sessions` there.\n";
 
 /// A session in JSON output, with data of its worker.

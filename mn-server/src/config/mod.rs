@@ -140,9 +140,9 @@ impl Cli {
 }
 
 impl Settings {
-    /// Adds the options of `file` where this command line has none.
+    /// Adds the options of `file` that this command line does not set.
     fn over(&self, mut file: Settings) -> Settings {
-        // A manager or static map on the command line replaces whichever the file names.
+        // A manager on the command line replaces a static map in the file, and a static map replaces a manager.
         match (&self.node.manager, &self.static_map) {
             (Some(_), None) => file.static_map = None,
             (None, Some(_)) => file.node.manager = None,
@@ -234,7 +234,7 @@ impl Config {
             reorder_total_max: in_range(
                 "reorder-total-max",
                 s.reorder_total_max.unwrap_or(8192.max(reorder_max)),
-                // A lower total would make the limit of one session void.
+                // The total must not be lower than the limit of one session, which would then have no effect.
                 reorder_max,
                 1 << 24,
             )?,
@@ -275,8 +275,8 @@ impl Config {
             name: self.node.name.to_string(),
             socket: self.node.data_dir.join(format!("mn-{}.keeper", self.node.name)),
             keep: self.pool_keep,
-            // A pool in a file belongs to the process that has the lock, so that there is nothing to take
-            // over.
+            // Only the process that has locked the file of a pool uses that pool, so only memory without a file can be
+            // taken over from a running process.
             take_over: self.take_over && self.pool.spec.is_memory(),
         }
     }
@@ -292,7 +292,8 @@ impl Config {
 
     /// Configuration of a `udp` link; each call makes a separate table of peers.
     pub fn udp(&self) -> UdpConfig {
-        // The address of a peer also holds for its shards, unless they have addresses of their own.
+        // The address of a peer is also used for the peer's shards (one per queue), unless options name addresses for
+        // them.
         let shards = self.node.peers.iter().flat_map(|peer| peer.shards());
         let peers: Vec<Peer> = shards.chain(self.node.peers.iter().copied()).collect();
         UdpConfig { address: self.node.udp_address, peers: Peers::named(&peers) }

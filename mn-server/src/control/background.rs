@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "setpriority is a function of the C library")]
 
-/// Lowest priority of ordinary threads. Even with a busy thread on every CPU it gets more than a hundredth of a CPU, so
-/// that zeroing ends.
+/// Lowest priority of ordinary threads. Even if another thread is busy on every CPU, the thread gets more than a
+/// hundredth of a CPU, so that zeroing ends at some time.
 const NICE_MOST: libc::c_int = 19;
 
 /// Sets the lowest priority for the calling thread alone, permanently: ordinary users may not raise it again.

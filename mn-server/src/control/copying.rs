@@ -1,4 +1,4 @@
-//! Background copy of extents that are filled from others (clones and snapshots), on a thread of its own.
+//! Background copy of extents that are filled from others (clones and snapshots), in a separate thread.
 
 use std::io;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptKeys {
     told: Vec<ComputeNodeKey>,
-    /// Compute nodes that had a key and have none now; they get no session without a key either.
+    /// Compute nodes that had a key and have none now. They get no session, not even one without a key.
     #[serde(default, alias = "taken_back")]
     former: Vec<Mac>,
 }
@@ -23,7 +23,7 @@ impl NodeState for KeptKeys {
     const REMEDY: &str = "remove it: the manager sends the keys again";
 }
 
-/// Admitted keys: those of this node's options, and those from the manager.
+/// Admitted keys of compute nodes: those in this node's options, and those from the manager.
 #[derive(Clone, Debug)]
 pub struct KeyRing {
     admitted: Arc<AdmittedKeys>,

@@ -1,8 +1,8 @@
-//! Time since a manager's last answer, across restarts: a memory node that restarts continues to count. Otherwise each
-//! restart would authorise all mappings for another day.
+//! Time since a manager's last answer, counted across restarts of the memory node. Otherwise each restart would
+//! authorise all mappings for another day.
 //!
 //! Within a process the time is measured by a monotonic clock, between two processes by the wall clock. If the wall
-//! clock was set back, the time between them counts as 0, and the time counted before still holds.
+//! clock was set back, the time between two processes counts as 0, and the time counted before is kept.
 
 use cxloe_daemon::NodeState;
 use serde::{Deserialize, Serialize};

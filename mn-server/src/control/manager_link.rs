@@ -27,8 +27,8 @@ use super::key_ring::KeyRing;
 use super::last_answer::{KEEP_EVERY_MS, LastAnswer};
 use super::{background, waiting};
 
-/// Interval of progress reports to the manager during a long change; half the heartbeat interval, if that is
-/// shorter.
+/// Interval of progress reports to the manager during a long change. If half the heartbeat interval is shorter, that is
+/// used instead.
 const PROGRESS_EVERY: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Debug)]
@@ -98,7 +98,8 @@ pub enum ManagerLinkError {
     Copying(std::io::Error),
 }
 
-/// Statistics of a node in each sync; shown unchanged in the manager's list of memory nodes.
+/// Function that returns the statistics of a node, for each sync. The manager shows them unchanged in its list of
+/// memory nodes.
 pub type Stats = Box<dyn FnMut() -> serde_json::Value + Send>;
 
 /// A running link to the manager; dropping it stops the link.
@@ -168,7 +169,7 @@ impl ManagerLink {
         self.0.watch()
     }
 
-    /// Stops the link and returns the mappings. A change that has not ended is completed after the next start.
+    /// Stops the link and returns the mappings. The next start completes a change that is still under way.
     pub fn stop(self) -> Mappings {
         self.0.stop().mappings
     }
@@ -183,9 +184,9 @@ struct Shell {
     began: Instant,
     /// Time of the last write of [`LastAnswer`] to disk, in milliseconds since `began`.
     heard_kept_ms: Option<u64>,
-    /// Watermark stored on disk.
+    /// Watermark that is stored on disk.
     kept: Watermark,
-    /// Shares stored on disk.
+    /// Shares that are stored on disk.
     kept_shares: Vec<Share>,
     _copying: Copying,
 }
@@ -204,7 +205,7 @@ impl Shell {
             }
             let now_ms = self.now_ms();
             let step = self.follow.next(&mut self.mappings, now_ms).map_err(|halt| contact.halted(halt))?;
-            // Stored before a result is sent, because the manager relies on the shares from then on.
+            // Shares are stored before a result is sent, because the manager relies on them when it has the result.
             self.keep_shares()?;
             match step {
                 FollowStep::CarryOut(job) => self.carry_out(job, contact).await?,
@@ -250,8 +251,7 @@ impl Shell {
         }
     }
 
-    /// Marks the registration as complete, because all mappings that the manager listed are served. Logs it
-    /// the first time.
+    /// Marks the registration as complete when all mappings listed by the manager are served. Logs that the first time.
     fn registered(&self, contact: &mut Contact) {
         if contact.registered() {
             let (client, extents) = (contact.client(), self.mappings.len());
@@ -304,8 +304,8 @@ impl Shell {
         Ok(())
     }
 
-    /// Runs the job on a thread of its own. Syncs until it ends, so that the manager counts this node as reachable and
-    /// has the job's progress.
+    /// Runs the job in a separate thread. Until the job ends, sends syncs, so that the manager counts this node as
+    /// reachable and knows the job's progress.
     async fn carry_out(&mut self, job: Job, contact: &Contact) -> Result<(), RegistrationEnd> {
         let (client, stop) = (contact.client(), contact.stop().clone());
         let (table, command) = (self.mappings.table().clone(), job.command());
@@ -327,7 +327,8 @@ impl Shell {
                     let done = done.load(Ordering::Relaxed);
                     let mut sync = self.follow.progress(&self.mappings, command, done);
                     sync.stats = (self.stats)();
-                    // The answer is not used: the first sync after the job gets the same commands again.
+                    // The answer is not used: the manager sends the same commands again in its answer to the first sync
+                    // after the job.
                     let alive = timeout(heartbeat, client.sync_memory_node(self.name(), &sync)).await;
                     tracing::debug!(answered = matches!(alive, Ok(Ok(_))), "sync during a long change");
                 }

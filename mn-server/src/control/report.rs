@@ -1,5 +1,5 @@
-//! Statistics of a memory node in each sync, within the manager's size limit: sessions with the latest frames come
-//! first.
+//! Statistics of a memory node for each sync, within the manager's size limit: sessions with the most recent frames
+//! come first, and the others are left out.
 
 use serde_json::Value;
 

@@ -9,7 +9,7 @@ use cxloe_mn_core::translation::PageTable;
 
 /// Maximum pause between two checks of the workers.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
-/// Time to a batch boundary after which a worker is reported in the log.
+/// Time without a batch boundary after which the log reports a worker.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// Waits for the workers and carries out `job`; `done` counts the bytes that are ready. Blocks; `stop` ends the job

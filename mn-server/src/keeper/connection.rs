@@ -54,9 +54,9 @@ impl Connection {
         self.next()
     }
 
-    /// Waits until the keeper has ended, at most for `most`.
+    /// Waits until the keeper has ended, for at most `most`.
     pub fn await_end(&self, most: Duration) {
-        // The caller does not wait for a keeper that takes longer.
+        // The result is ignored: the caller does not wait longer for a slow keeper.
         let _ = self.receive(most);
     }
 
@@ -151,7 +151,7 @@ impl Watched {
         state.released = true;
         let Some(stream) = state.connection.take() else { return Ok(()) };
         let sent = message::send(&stream, message::request_byte(Request::Release), None);
-        // Makes the thread's read return, so that the thread ends.
+        // Makes the thread's read return, so that the thread can end.
         let _ = stream.shutdown(Shutdown::Read);
         sent
     }
@@ -164,8 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// A keeper that fails to start twice is started at the third attempt, and gets the request to release
-    /// the memory.
+    /// A keeper whose first two starts fail must start at the third attempt, and get the request to release the memory.
     #[test]
     fn a_keeper_is_started_until_one_runs() {
         let (ours, mut its) = UnixStream::pair().unwrap();
@@ -191,7 +190,7 @@ mod tests {
         assert_eq!(message::request(byte[0]), Some(Request::Release));
     }
 
-    /// A keeper that is being started while the node ends in order frees the memory.
+    /// A keeper that is still being started when the node ends in order must free the memory.
     #[test]
     fn a_keeper_started_during_the_release_frees_the_memory() {
         let (ours, mut its) = UnixStream::pair().unwrap();

@@ -1,8 +1,8 @@
-//! Keeping of a pool's memory beyond the process that serves it, so that an upgrade or a crash loses nothing.
+//! Preserves a pool's memory after the end of the process that serves it, so that an upgrade or a crash loses nothing.
 //!
 //! Memory without a name (`anon`, `huge2m`, `huge1g`) exists as long as some process has its descriptor. Under systemd
-//! the service manager has it (`descriptor_store`), elsewhere a keeper process ([`process`]) that the first node
-//! starts. By the keeper's socket (`connection`) a later process of the same node gets the descriptor:
+//! the service manager has the descriptor (`descriptor_store`), elsewhere a keeper process ([`process`]) that the first
+//! node starts. By the keeper's socket (`connection`) a later process of the same node gets the descriptor:
 //!
 //! ```text
 //!   mn-server run --- Keep, descriptor ---> keeper        mn-server run (the next one)
@@ -77,7 +77,7 @@ pub struct Kept {
 enum Keeper {
     ServiceManager,
     Process(Connection),
-    /// No keeper runs; a process is started when there is memory to keep.
+    /// No keeper runs. [`Kept::keep`] starts a keeper process when there is memory to keep.
     None,
 }
 
@@ -91,7 +91,7 @@ impl Kept {
         let since = Instant::now();
         loop {
             match Self::ask(options) {
-                // The kernel may not have ended the earlier process yet, if that was killed.
+                // If the earlier process was killed, it may not have ended yet.
                 Err(KeeperError::Held { .. }) if !options.take_over && since.elapsed() < HELD_MAX => {
                     thread::sleep(HELD_RETRY);
                 }
@@ -137,7 +137,7 @@ impl Kept {
             Ok(Some((Answer::Memory, Some(memory)))) => {
                 Ok(Kept { memory: Some(File::from(memory)), keeper: Keeper::Process(connection) })
             }
-            // The keeper has ended in between, or has no memory yet.
+            // The keeper has ended since the connection was made, or it has no memory yet.
             Ok(None) => Ok(Kept { memory: None, keeper: Keeper::None }),
             Ok(Some(_)) => Err(KeeperError::Held { name: options.name.clone() }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -147,8 +147,8 @@ impl Kept {
         }
     }
 
-    /// Keeps the memory of `pool` from now on. `on_yield` is called when another process takes it over. If no keeper
-    /// can be used, the node logs that and serves all the same.
+    /// Makes a keeper (a process or the service manager) keep the memory of `pool`. `on_yield` is called when another
+    /// process takes the memory over. If no keeper can be used, the node logs that and serves without one.
     pub fn keep(
         self,
         pool: &Pool,
@@ -177,7 +177,7 @@ impl Kept {
     }
 }
 
-/// Starts a keeper process; `None`, with the reason in the log, if it does not run.
+/// Starts a keeper process. If the process does not run, logs the reason and returns `None`.
 fn start(options: &KeeperOptions, memory: BorrowedFd<'_>) -> Option<Connection> {
     process::start(options, memory)
         .inspect_err(|error| {

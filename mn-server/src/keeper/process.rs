@@ -19,9 +19,9 @@ use nix::unistd::setsid;
 use super::connection::Connection;
 use super::{KeeperOptions, START_MAX, message};
 
-/// Maximum number of connections: of the holder, a claimant, and nodes that are refused.
+/// Maximum number of connections: the holder's, a claimant's, and some of nodes that are refused.
 const NODES_MAX: usize = 8;
-/// Number of the connection over standard input, that of the first holder.
+/// Number of the connection on standard input, which is that of the first holder.
 const FIRST: NodeId = 0;
 
 #[derive(Args, Clone, Debug)]
@@ -82,8 +82,8 @@ struct Node {
 /// # Errors
 /// The socket cannot be bound, or a system call fails.
 pub fn run(args: &KeeperArgs) -> Result<(), Box<dyn std::error::Error>> {
-    // Leaves the terminal's process group, so that Ctrl-C ends the node, which then ends this process. Fails in a
-    // session leader, which has left already.
+    // Leaves the process group of the terminal, so that Ctrl-C ends only the node, which then ends this process. The
+    // call fails in a session leader, which needs no new session.
     let _ = setsid();
     let bound = Bound::bind(&args.socket, 0o600, "keeper")?;
     let first = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -122,7 +122,7 @@ fn serve(bound: &Bound, first: UnixStream, keep: Duration) -> io::Result<()> {
                 return Ok(());
             }
         }
-        // An answer that cannot be sent ends its connection, which may free the memory for another node.
+        // If an answer cannot be sent, the connection is closed, so that another node may get the memory.
         while let Some(id) = left.pop() {
             nodes.retain(|node| node.id != id);
             if let Some(action) = keeping.on_left(id, clock.now()) {
@@ -142,7 +142,7 @@ fn serve(bound: &Bound, first: UnixStream, keep: Duration) -> io::Result<()> {
     }
 }
 
-/// Carries out an action; adds nodes whose connection is to end to `left`.
+/// Carries out an action; adds to `left` the nodes whose connection is to be closed.
 fn carry_out(action: Action, nodes: &[Node], memory: Option<&OwnedFd>, left: &mut Vec<NodeId>) {
     match action {
         Action::Answer(id, answer) => {

@@ -1,5 +1,5 @@
-//! Check of the pool that this node served before. With another `--pool`, no compute node would reach the
-//! regions in the former pool, so the node does not start while there are any.
+//! Check of the pool that this node served before. After a start with another `--pool`, compute nodes could not access
+//! the regions in the former pool, so the node does not start while that pool has regions.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,8 +30,8 @@ impl NodeState for Former {
     const REMEDY: &str = "remove it if this node serves the same pool as before";
 }
 
-/// Checks that `options` leave no regions behind, neither in the pool of `former` nor in memory `kept` from
-/// an earlier process, if the options do not use it.
+/// Checks that a node with these `options` leaves no regions unserved, neither in the pool of `former` nor in memory
+/// `kept` from an earlier process that the options do not use.
 ///
 /// # Errors
 /// [`PoolError::Former`]; [`PoolError::Io`] if a pool cannot be read.
@@ -48,7 +48,7 @@ pub fn check(
     if options.discard {
         return Ok(());
     }
-    // A pool in memory compares the kept memory with the options when it is opened.
+    // If the options ask for a pool in memory, the kept memory is compared with them when the pool is opened.
     if let Some(kept) = kept.filter(|_| !options.spec.is_memory()) {
         let former = former.pool.clone().filter(PoolSpec::is_memory).unwrap_or_default();
         let bytes = bytes_mapped(&former, kept, host).map_err(unreadable(&former))?;
@@ -58,7 +58,7 @@ pub fn check(
         Some(former @ (PoolSpec::File(path) | PoolSpec::Dax(path))) if !is_same(former, &options.spec) => {
             // A file or device that cannot be opened, for example because it was removed, is not checked.
             let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else { return Ok(()) };
-            // Another process serves the pool, so it is not left behind.
+            // If another process has locked the pool, that process serves it, so its regions are not left unserved.
             let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(()) };
             refuse_if_any(former, bytes_mapped(former, &file, host).map_err(unreadable(former))?)
         }
@@ -71,7 +71,7 @@ fn unreadable(pool: &PoolSpec) -> impl FnOnce(io::Error) -> PoolError {
     move |source| PoolError::Io { what: "read what this node served before", pool, source }
 }
 
-/// Whether two names are of one pool; a file may be named in several ways.
+/// Whether two names stand for the same pool; one file can have several names.
 fn is_same(one: &PoolSpec, other: &PoolSpec) -> bool {
     let identity = |path: &Path| path.metadata().map(|of| (of.dev(), of.ino())).ok();
     match (one, other) {
@@ -86,7 +86,7 @@ fn is_same(one: &PoolSpec, other: &PoolSpec) -> bool {
 /// already.
 fn bytes_mapped(spec: &PoolSpec, file: &File, host: &Host) -> io::Result<u64> {
     let read_at = |offset: u64, bytes: &mut [u8]| match spec {
-        // Devices are mapped, not read.
+        // A device cannot be read by system calls, so it is mapped.
         PoolSpec::Dax(_) => {
             let end = offset as usize + bytes.len();
             let mapping = Mapping::shared(file, end)?;

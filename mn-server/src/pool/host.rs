@@ -30,8 +30,8 @@ impl Host {
         self.read(path)?.trim().parse().ok()
     }
 
-    /// Random id of this boot, from the kernel; 0 if unknown. Content of a pool that was not closed is valid only as
-    /// long as the boot id is the same.
+    /// Random id of this boot, from the kernel; 0 if unknown. The content of a pool that was not closed is valid only
+    /// in the boot in which the pool was opened.
     pub fn boot_id(&self) -> u128 {
         let text = self.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
         u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0)

@@ -22,8 +22,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a mapping is a range of addresses, valid in every thread until it is dropped; `Mapping` itself gives out only
-// the raw base address.
+// SAFETY: a mapping is a range of addresses, valid in every thread until it is dropped; safe code gets only the raw
+// base address.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; all methods but `drop` only pass the range to the kernel or access it atomically.
 unsafe impl Sync for Mapping {}
@@ -107,7 +107,7 @@ impl Mapping {
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
     }
 
-    /// Makes pages not yet present come from one NUMA node (below 1024, checked by the caller).
+    /// Makes pages that are not present yet come from one NUMA node (number below 1024, checked by the caller).
     pub fn bind(&self, node: u32) -> io::Result<()> {
         let mut mask = [0u64; 16];
         mask[node as usize / 64] = 1 << (node % 64);

@@ -1,8 +1,12 @@
 //! The pool: the memory that this node lends to compute nodes.
 //!
+//!
+//!
 //! A pool is one contiguous mapping of memory, huge pages, a file or a device ([`PoolSpec`]), laid out as superblock,
 //! page table and extents. [`open()`] creates a pool or opens an existing one, checks that it fits the machine, and
-//! populates its pages; after that the data path makes no system call for memory.
+//! populates its pages. When it has returned, the data path makes no system call for memory.
+//!
+//!
 //!
 //! [`cxloe_mn_core::pool`] is the pool as workers and the control thread use it.
 

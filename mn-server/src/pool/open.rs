@@ -34,7 +34,7 @@ pub struct PoolOptions {
     /// Bytes of all extents, to which the page table is added; for `huge1g` and `dax` the page table is taken
     /// from these bytes. `None`: the size of the file or device, else [`POOL_BYTES_DEFAULT`].
     pub bytes: Option<u64>,
-    /// Length of an extent in bytes. `None`: as in the file, else 2 MiB.
+    /// Length of an extent in bytes. `None`: the length that the file has, otherwise 2 MiB.
     pub extent_bytes: Option<u64>,
     /// Whether to populate all pages before serving. `None`: by [`PoolSpec::prefaults_by_default`], except
     /// for memory kept from an earlier process.
@@ -42,7 +42,7 @@ pub struct PoolOptions {
     /// Set to lock the pages into memory, so that they are never swapped out.
     pub mlock: bool,
     pub numa_node: Option<u32>,
-    /// Set to give up the content of a pool that these options do not fit.
+    /// Set to discard the content of an existing pool that does not fit these options.
     pub discard: bool,
 }
 
@@ -99,7 +99,8 @@ fn start(
         if !exists || node >= NUMA_NODES {
             return Err(PoolError::NumaNode { node, online });
         }
-        // Before pages are populated, because the binding only applies to pages that are not present yet.
+        // The memory is bound before pages are populated, because the binding applies only to pages that are not
+        // present yet.
         mapping.bind(node).map_err(io_error("bind memory to the NUMA node", &spec))?;
     }
     // Pages kept from an earlier process are present already; populating them would only delay the start.
@@ -129,7 +130,7 @@ pub(super) fn is_valid_still(spec: &PoolSpec, earlier: &Superblock, boot_id: u12
     match spec {
         PoolSpec::File(_) => earlier.clean || same_boot,
         PoolSpec::Dax(_) => same_boot,
-        // A process of this boot has passed the memory on.
+        // Memory without a file exists only while a process has its descriptor, so the content is of this boot.
         PoolSpec::Anon | PoolSpec::Huge2M | PoolSpec::Huge1G => true,
     }
 }
@@ -154,7 +155,7 @@ fn memory_layout(options: &PoolOptions, huge: Option<u64>) -> Result<Layout, Poo
     if huge != Some(GIB) {
         return required_layout(options);
     }
-    // A page for the page table alone would take a GiB: so the page table takes a part of the size requested.
+    // A separate page for the page table would take a GiB, so the page table takes a part of the requested size.
     let total = options.bytes.unwrap_or(POOL_BYTES_DEFAULT).next_multiple_of(GIB);
     Layout::within(total, options.extent_bytes.unwrap_or(EXTENT_BYTES_DEFAULT))
 }
@@ -224,7 +225,7 @@ fn earlier_memory(
     }
     let (size, extent) = asked(options, &layout);
     let fits = match huge {
-        // With pages of 1 GiB, the page table takes a part of the size.
+        // In a pool of 1 GiB pages, the page table is a part of the requested size.
         Some(GIB) => options.bytes.is_none_or(|bytes| bytes.next_multiple_of(GIB) == layout.total_bytes()),
         _ => size == layout.served_bytes(),
     };
@@ -258,7 +259,7 @@ pub(super) fn stored_in(file: &File) -> io::Result<Result<Superblock, BadSuperbl
     Ok(Superblock::parse(&bytes))
 }
 
-/// Size and extent size requested; those of the existing pool where the options name none.
+/// Size and extent size that the options request; if an option is missing, that of the existing pool.
 fn asked(options: &PoolOptions, there: &Layout) -> (u64, u64) {
     (options.bytes.unwrap_or(there.served_bytes()), options.extent_bytes.unwrap_or(there.extent_bytes))
 }
@@ -273,7 +274,7 @@ fn in_file(options: &PoolOptions, path: &Path) -> Result<OpenedMapping, PoolErro
     let file = cxloe_private::open(path, &own);
     let file = lock(file.map_err(failed("open or create the file"))?, path)?;
     let metadata = file.metadata().map_err(failed("look at the file"))?;
-    // Only an empty file, or one without blocks as left by an interrupted creation, is made a pool.
+    // Only a file that is empty, or has no blocks because its creation was interrupted, may be made a new pool.
     if metadata.len() > 0 && metadata.blocks() > 0 {
         return existing(options, path, file, metadata.len());
     }
@@ -328,8 +329,8 @@ fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<OpenedMa
     Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: None, zero: false })
 }
 
-/// Whether the pool on a device has the geometry requested. If not, it is replaced only if its content is not
-/// valid, or is to be discarded; otherwise returns an error.
+/// Whether the pool on a device has the requested geometry. `false` means that the pool may be replaced, because its
+/// content is not valid or is to be discarded; if it may not be replaced, an error is returned.
 fn fits_device(
     options: &PoolOptions,
     earlier: &Superblock,

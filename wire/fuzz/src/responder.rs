@@ -1,13 +1,12 @@
 //! Properties of a memory node's end for any frames from CNs, in any order and at any times.
 //!
-//! The input is a list of steps. Some steps send raw bytes. Most build a frame that is genuine but may make
-//! no sense: command, stream, number, address and payload come from the input, under the seal of a session
-//! that was really agreed on, because a fuzzer cannot guess a valid checksum. After each step these
-//! properties are checked:
+//! The input is a list of steps. Some steps send raw bytes. Most build a frame with a correct checksum but arbitrary
+//! content: command, stream, number, address and payload come from the input, under the seal of a session that was
+//! really agreed on, because a fuzzer cannot guess a valid checksum. After each step these properties are checked:
 //!
 //! * every memory access is for whole lines of one page, by a CN with a session;
-//! * requests of a stream are executed in order, each once (R2); requests whose address encodes their
-//!   session, stream and number are counted in the memory;
+//! * requests of a stream are executed in order, each once (R2); requests whose address encodes their session, stream
+//!   and number are counted in the memory;
 //! * requests that wait for a transmit slot are executed once there is one;
 //! * every frame sent is a frame of the protocol, to the right CN, under a seal of that CN;
 //! * sessions and buffers stay within their limits.
@@ -26,9 +25,9 @@ const MAX_FRAME: usize = 1514;
 const SESSIONS_MAX: usize = 3;
 const EARLY_BUFFERS: usize = 4;
 const EARLY_BUFFERS_TOTAL: usize = 5;
-/// Number of CNs. The last one has no memory, and the memory node refuses sessions to the last but one.
+/// Number of CNs. The last one has no memory on the memory node; the last but one is refused sessions.
 const CNS: u8 = 6;
-/// Bit set in an address that encodes the session, the stream and the number of its request.
+/// Flag in an address: the address encodes the session, the stream and the number of its request.
 const NAMED: u64 = 1 << 47;
 
 fn mac(cn: u8) -> Mac {
@@ -79,8 +78,8 @@ impl Transmit for Ring {
     }
 }
 
-/// Memory of the node under test. Records the number of the last request executed in each stream of each
-/// session, as far as the request's address shows it.
+/// Memory of the node under test. If the address of a request encodes its session, stream and number, records the
+/// number as that of the last request executed in the stream.
 #[derive(Default)]
 struct Pages {
     executed: HashMap<(u64, u64), u64>,
@@ -134,7 +133,7 @@ struct Agreed {
     next: [u64; 4],
 }
 
-/// State of a CN: the Hello that it sent last, and the sessions that it was offered.
+/// State of a CN: the Hello that it sent last, and the sessions that the memory node has offered to it.
 #[derive(Default)]
 struct Cn {
     hello: Option<Hello>,
@@ -223,7 +222,7 @@ impl World {
         }
     }
 
-    /// Requests that wait for a transmit slot must be executed as far as there are slots, and no further.
+    /// Resumes the requests that wait for a transmit slot. They must be executed until no slot is left.
     fn resume(&mut self) {
         let before = self.ring.frames.len();
         self.responder.resume(&mut self.memory, &mut self.ring);
@@ -260,7 +259,7 @@ impl World {
         self.deliver(frame);
     }
 
-    /// Sends a Start of an offered session: of the last offer, or of an earlier one.
+    /// Sends a Start for a session that the memory node has offered: in its last offer, or in an earlier one.
     fn start(&mut self, cn: u8, back: u8) {
         let Some(agreed) = self.agreed(cn, back) else { return };
         agreed.control += 1;

@@ -13,17 +13,17 @@ pub struct Clock {
     scale: u64,
 }
 
-/// Logarithm of the number of ticks from which the scale is computed: they take some minutes, so that the
-/// error is below a nanosecond per minute.
+/// Base-2 logarithm of the number of ticks from which the scale is computed. So many ticks take some minutes, so that
+/// the scale's error is below a nanosecond per minute.
 const TICKS_LOG2: u32 = 40;
 
 impl Clock {
-    /// Makes a clock that reads 1 ns at first, so that [`Time::ZERO`] is always in the past.
+    /// Makes a clock that starts at 1 ns, so that [`Time::ZERO`] is always in the past.
     pub fn new() -> Self {
         let clock = quanta::Clock::new();
         let start = clock.raw();
-        // `quanta` uses the counter only where it is reliable: then its raw value lies between two readings
-        // of the counter.
+        // `quanta` uses the counter only if it is reliable. If it does, a raw value of `quanta` lies between two
+        // readings of the counter.
         let counts_ticks = counter().is_some_and(|before| {
             let raw = clock.raw();
             counter().is_some_and(|after| (before..=after).contains(&raw))

@@ -134,8 +134,8 @@ pub struct LinkConfig {
     /// Receive queue of the interface that this link serves (AF_XDP); also the number of the shard if
     /// `sharded` is set.
     pub queue: u32,
-    /// Number of links that this process has on the interface. Several AF_PACKET links form a fan-out group
-    /// by source address.
+    /// Number of links that this process has on the interface. Several AF_PACKET links form a fan-out group, in which
+    /// the source address of a frame determines the link.
     pub queues: u32,
     /// Set if each link has its own address: the [`Mac::shard`](cxloe_wire::frame::Mac::shard) of the
     /// interface's address with the link's queue as the number (over UDP also its own port, counted up). If
@@ -160,12 +160,14 @@ pub struct UdpConfig {
 }
 
 impl LinkConfig {
-    /// Whether frames are sent inside UDP, on any link, so that nodes have outer addresses.
+    /// Whether frames are sent inside UDP, by a `udp` link or an encapsulated raw link; then nodes have outer
+    /// addresses.
     pub fn is_over_udp(&self) -> bool {
         self.backend == Backend::Udp || self.encap == Encap::Udp
     }
 
-    /// Number of the shard that the link serves; 0 if the link has the node's own address.
+    /// Number of the shard (queue with an address of its own) that the link serves; 0 if the link has the node's
+    /// address.
     pub(crate) fn shard(&self) -> u8 {
         if self.sharded { self.queue as u8 } else { 0 }
     }

@@ -89,9 +89,8 @@ pub fn answer(frame: &[u8], own: Mac, most: u16, tx: &mut dyn Transmit) -> u16 {
     count
 }
 
-/// Answers requests, spinning, until none has come for `idle`, but at most for a second, because the server
-/// has other work too. Other frames are dropped, as if the ring had been full. Returns the number of requests
-/// answered.
+/// Answers requests, spinning, until no request has arrived for `idle`, but for at most a second, because the server
+/// has other work too. Drops other frames, as if the ring had been full. Returns the number of requests answered.
 pub fn serve(link: &mut dyn Link, idle: Duration) -> Result<u64, LinkError> {
     let own = link.info().mac;
     let (mut served, mut seen, mut spins) = (0, 0, 0_u32);

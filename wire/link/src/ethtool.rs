@@ -23,7 +23,7 @@ const ETH_SS_STATS: u32 = 1;
 const NAME_LEN: usize = 32;
 /// Maximum number of statistics accepted from a driver; no known driver has as many.
 const STATISTICS_MAX: usize = 1 << 16;
-/// Buffer space for further statistics, as their number may have grown since the driver reported it.
+/// Buffer space for further statistics, because there may be more than the driver reported before.
 const SPARE_STATISTICS: usize = 1024;
 
 /// Drivers that count received PFC frames, and the name of the counter, with `{}` for the class.
@@ -115,8 +115,8 @@ impl Ethtool {
         Ok(bytes(&request)[12..].chunks_exact(NAME_LEN).take(count).map(text).collect())
     }
 
-    /// Finds the driver's counter of PFC frames received for `class`: the statistic called `name`, with `{}`
-    /// for the class, or without a name the one in the table.
+    /// Finds the driver's counter of PFC frames received for `class`: the statistic called `name`, in which `{}` stands
+    /// for the class, or, if `name` is `None`, the one in the table of known drivers.
     ///
     /// # Errors
     /// [`LinkError::Unsupported`] if there is no such counter; the message suggests similar ones.
@@ -162,8 +162,8 @@ impl Ethtool {
             *to = from as libc::c_char;
         }
         ifreq.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
-        // SAFETY: the kernel reads the command at the start of `request` and writes at most the structure of
-        // that command, whose size the callers above have reserved, with counts and some spare.
+        // SAFETY: the kernel reads the command at the start of `request`, and writes at most the structure of that
+        // command. The callers above have reserved the size of that structure, with its counts and some spare.
         let rc = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, std::ptr::from_mut(&mut ifreq)) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -178,8 +178,8 @@ impl DriverCounter {
     /// Reads the counter.
     ///
     /// # Errors
-    /// [`LinkError::Io`], also if the driver now has other statistics, as after a change of the number of
-    /// queues.
+    /// [`LinkError::Io`], also if the driver has other statistics now, for example because the number of queues was
+    /// changed.
     pub fn read(&mut self) -> Result<u64, LinkError> {
         let count = self.values.len() - 1;
         let fail = |e| self.ethtool.interface.error("read the driver's statistics", "", e);

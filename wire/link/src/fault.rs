@@ -2,15 +2,15 @@
 //!
 //! [`FaultInjector`] wraps any link and loses, duplicates, delays, reorders and damages frames by its
 //! [`FaultPlan`]: frames sent when they are committed, frames received before they are passed on. Each
-//! direction has its own sequence of [`Impairments`], drawn from the plan's seed. So the same frames in the
-//! same order get the same impairments in every run.
+//! direction has its own sequence of [`Impairments`], drawn from the plan's seed. So the same frames in the same order
+//! get the same impairments in every run.
 //!
-//! A direction with faults costs a copy of each frame; without faults, frames are written and read in the
-//! slots of the link below. Frames held back are kept in buffers allocated at the start, 64 for each
-//! direction. If all are in use, a frame that should be held back passes ([`FaultCounters::forgone`]). A held
-//! frame is sent when enough others have passed, or when its time is over. Every [`receive`](Link::receive),
-//! [`flush`](Link::flush) and [`wait`](Link::wait) checks that; a caller that sleeps on
-//! [`readiness`](Link::readiness) instead gets the frame with its next call.
+//! A direction with faults costs a copy of each frame; without faults, frames are written and read in the slots of the
+//! link below. Frames held back are kept in buffers allocated at the start, 64 for each direction. If all are in use, a
+//! frame that should be held back passes ([`FaultCounters::forgone`]). A held frame is sent when enough other frames
+//! have passed, or when its hold time is over. Every [`receive`](Link::receive), [`flush`](Link::flush) and
+//! [`wait`](Link::wait) checks both conditions; a caller that sleeps on [`readiness`](Link::readiness) instead gets the
+//! frame with its next call.
 
 mod delay_queue;
 
@@ -138,7 +138,7 @@ impl Side {
         Verdict::Pass { twice: impairment.duplicated }
     }
 
-    /// Keeps a copy of `frame` that is due at once, if a buffer is free.
+    /// Adds a copy of `frame` to the held frames, to be sent as soon as possible, if a buffer is free.
     fn double(&mut self, frame: &[u8]) {
         match self.delayed.put(frame, 0, Time::ZERO) {
             true => self.counters.duplicated += 1,
@@ -169,7 +169,7 @@ impl Sender {
         if self.side.impairments.is_none() {
             return inner.slot(len);
         }
-        // Lent only if the link below has a slot, because a committed frame must have a slot to be sent in.
+        // A slot is lent only if the link below has one too, so that the frame can be sent when it is committed.
         inner.slot(len)?;
         let slot = self.staged.get_mut(..len)?;
         self.lent = Some(len);
@@ -184,7 +184,8 @@ impl Sender {
         let frame = &mut self.staged[..len];
         if let Verdict::Pass { twice } = self.side.judge(frame, &self.now) {
             if !send(inner, frame) {
-                // A flush in between used the slot for a held frame, so this frame waits for the next slot.
+                // A flush since the slot was lent has used the slot below for a held frame, so this frame waits for the
+                // next one.
                 let _ = self.side.delayed.put(frame, 0, Time::ZERO);
             }
             if twice {
@@ -343,7 +344,7 @@ impl<L: Link> Link for FaultInjector<L> {
                 let mut answers = Answers { sender, inner: transmit };
                 seen += 1;
                 if let Verdict::Pass { twice } = side.judge(frame, &answers.sender.now) {
-                    // Copied first, because the receiver may decrypt the frame in place.
+                    // The frame is copied before it is passed on, because the receiver may decrypt it in place.
                     if twice {
                         side.double(frame);
                     }
@@ -375,7 +376,7 @@ impl<L: Link> Link for FaultInjector<L> {
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let due = |side: &Side| side.delayed.next_deadline(side.passed);
-        // Due frames that found no slot are tried again after a short sleep, without spinning.
+        // Frames that are due but found no slot are tried again after a short sleep, without spinning.
         let send = due(&self.sender.side).map(|at| at.since((self.sender.now)()).max(RING_FULL_SLEEP));
         let receive = due(&self.receiver).map(|at| at.since((self.sender.now)()));
         let timeout = [send, receive].into_iter().flatten().fold(timeout, Duration::min);

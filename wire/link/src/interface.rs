@@ -1,5 +1,5 @@
-//! A network interface as the kernel reports it, with the checks that every link makes when it is opened. So
-//! all links fail with the same messages.
+//! A network interface as the kernel reports it, with the checks that every link makes when it is opened, so that all
+//! links report the same errors.
 
 #![expect(unsafe_code, reason = "ioctls of interfaces take raw pointers, and fill in unions")]
 
@@ -19,8 +19,7 @@ const MTU_MIN: usize = HEADER_LEN + LINE_SIZE + 16 - ETHERNET_HEADER;
 /// An interface that exists and is up.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
-    /// Name of the interface in `/sys` and in the kernel's lists, even if it was found by an alternative
-    /// name.
+    /// Name of the interface in `/sys` and in the kernel's lists, even if an alternative name was used to find it.
     pub name: String,
     pub index: u32,
     pub mac: Mac,
@@ -32,7 +31,7 @@ impl Interface {
     /// that name, and checks that a line fits its frames.
     pub fn find(name: &str) -> Result<Interface, LinkError> {
         if dpdk::is_device(name) {
-            // Index 0 shows that it is no interface of the kernel, which never assigns 0.
+            // Index 0 marks a device that is no interface of the kernel, which never assigns 0.
             let (mac, mtu) = dpdk::address_and_mtu(name)?;
             return Ok(Interface { name: name.to_owned(), index: 0, mac, mtu });
         }
@@ -134,8 +133,8 @@ pub(crate) fn name_of(index: u32) -> Option<String> {
     (!found.is_null()).then(|| String::from_utf8_lossy(&name[..len]).into_owned())
 }
 
-/// Returns the name of interface `name` in `/sys` and in the kernel's lists, as `name` may be an alternative
-/// one. Returns `name` if there is no such interface.
+/// Returns the name that interface `name` has in `/sys` and in the kernel's lists, because `name` may be an alternative
+/// name. Returns `name` if there is no such interface.
 pub(crate) fn true_name(name: &str) -> String {
     let Ok(text) = CString::new(name) else { return name.to_owned() };
     // SAFETY: the text ends with a zero and outlives the call.

@@ -15,8 +15,8 @@
 //!             kernel's rings, sockets            without it   virtual time
 //! ```
 //!
-//! Frames above this layer never have an 802.1Q tag: a link that was opened with a priority inserts the tag
-//! on the way out ([`cxloe_wire::frame::vlan`]), and every link removes it on the way in.
+//! Frames above this layer never have an 802.1Q tag: a link that was opened with a priority inserts the tag on the way
+//! out ([`cxloe_wire::frame::vlan`]), and every link removes it on the way in.
 //!
 //! | module | content |
 //! |---|---|
@@ -26,7 +26,7 @@
 //! | [`udp`] | frames inside datagrams, over sockets that need no rights |
 //! | [`dpdk`] | devices without the kernel, by an optional plug-in |
 //! | [`outer`] | local address of a `udp` link, and outer address of each MAC |
-//! | `persistent` | links that are opened again after their interface was away ([`open_persistent`]) |
+//! | `persistent` | links that are opened again after their interface was unavailable ([`open_persistent`]) |
 //! | `queues` | the links of several queues, joined into one ([`join_queues`]) |
 //! | [`pcap`], [`fault`], [`limit`] | middlewares: record frames, impair them, send no faster than a given wire |
 //! | [`pfc`] | 802.1Qbb frames, over a separate socket |

@@ -16,13 +16,13 @@ pub use cxloe_net::rate::{Rate, RateError};
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
-/// State of the rate limit: the modelled wire, and the number of slots refused.
+/// State of the rate limit: the modelled wire, the slot that is lent, and the number of slots refused.
 struct Gate {
     line: RatedWire,
     queue: Duration,
     lent: Option<usize>,
     refused: u64,
-    /// True if the last slot was refused; then `wait` ends when the next one can be lent.
+    /// Set if the last slot was refused. Then `wait` ends at the time when the next slot can be lent.
     waiting: bool,
     now: Box<dyn Fn() -> Time + Send>,
 }

@@ -114,7 +114,7 @@ fn choose(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
     })
 }
 
-/// Returns the implementation to try first with the reason, and the one to try next.
+/// Returns the implementation to try first, with the reason, and the implementation to try next.
 fn order(wanted: Backend, zero_copy: bool) -> ((Backend, &'static str), Backend) {
     match (zero_copy, wanted) {
         (true, _) => ((Backend::Xdp, "the driver does AF_XDP without a copy"), Backend::Packet),

@@ -13,7 +13,7 @@ use super::{Link, LinkError, OnFrame};
 use cxloe_net::pass_on;
 use cxloe_wire::Transmit;
 
-/// LINKTYPE_ETHERNET: a frame from its destination MAC on, without frame check sequence.
+/// LINKTYPE_ETHERNET: a frame that begins with its destination MAC, without frame check sequence.
 const LINKTYPE_ETHERNET: u32 = 1;
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
@@ -32,7 +32,7 @@ pub enum PcapDirection {
 
 /// A pcapng file while it is written, to a file or to any other writer.
 pub struct PcapFile {
-    /// `None` once the limit was reached or a write has failed.
+    /// `None` after the limit was reached or a write has failed.
     out: Option<BufWriter<Box<dyn Write + Send>>>,
     written: u64,
     limit: u64,
@@ -304,7 +304,8 @@ mod tests {
         assert_eq!(file.error().unwrap().kind(), io::ErrorKind::StorageFull);
     }
 
-    /// Frames of both directions, and answers sent during `receive`, must be recorded as they passed.
+    /// Frames of both directions, and answers sent during `receive`, must be in the capture in the order in which they
+    /// passed.
     #[test]
     fn records_both_ways() {
         let net = SimNetwork::new(1);

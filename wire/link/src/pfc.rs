@@ -1,9 +1,9 @@
 //! Separate socket for 802.1Qbb frames: receives those from the other end of the cable, and sends this end's.
 //!
-//! PFC frames have their own EtherType and group address and no 802.1Q tag, so no [`Link`](super::Link)
-//! receives them. They arrive in a small receive ring, so that a check for a frame costs a load from memory
-//! and no system call. Many NICs do not pass these frames on but only count them
-//! ([`ethtool`](super::ethtool)); then this socket receives nothing.
+//! PFC frames have their own EtherType and group address and no 802.1Q tag, so no [`Link`](super::Link) receives them.
+//! They arrive in a small receive ring, so that a check for a frame costs one load from memory, but no system call.
+//! Many NICs do not pass these frames on but only count them ([`ethtool`](super::ethtool)); then this socket receives
+//! nothing.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -51,8 +51,8 @@ impl PfcSocket {
         Ok(PfcSocket { rx: RxRing::new(map, SLOT, SLOTS), socket, interface, sent: 0 })
     }
 
-    /// Opens the socket again after the interface was away; the interface may have another name now. The
-    /// count of frames sent continues.
+    /// Opens the socket again after the interface was unavailable; the interface may have another name now. The count
+    /// of frames sent continues.
     ///
     /// # Errors
     /// As for [`open`](Self::open); the old socket then remains.

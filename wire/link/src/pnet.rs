@@ -43,7 +43,7 @@ pub struct PnetLink {
     socket: RawFd,
     rx_frames: u64,
     rx_bytes: u64,
-    /// Sum of frames lost, because the kernel resets its count at each read.
+    /// Sum of the counts of lost frames, because the kernel resets its count at each read.
     rx_dropped: u64,
 }
 
@@ -82,8 +82,8 @@ impl PnetLink {
             let interface = interface.clone();
             move |e| interface.error(what, NEEDS, e)
         };
-        // Protocol 0, so that nothing arrives before pnet binds the socket.
-        // SAFETY: plain socket creation; the result is checked.
+        // The protocol is 0, so that no frame arrives before pnet binds the socket.
+        // SAFETY: creates a socket; the result is checked.
         let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(fail("open a packet socket"))?;
         // Errors of both options are ignored. Without the first one, sent frames come back and are dropped
@@ -110,7 +110,7 @@ impl PnetLink {
             read_timeout: Some(Duration::ZERO),
             write_timeout: Some(Duration::ZERO),
             promiscuous: false,
-            // From here on pnet owns the socket, and closes it on an error too.
+            // pnet owns the socket after this call, and closes it even if the call fails.
             socket_fd: Some(socket),
             ..Config::default()
         };

@@ -69,8 +69,8 @@ impl Readiness {
             if now == *entered {
                 continue;
             }
-            // The kernel removes a closed descriptor from the set, and its number may be in use again. So
-            // descriptors are only added here, never removed.
+            // The kernel removes a descriptor from the set when it is closed, and its number may be in use for another
+            // file. So descriptors are only added here, never removed.
             if let Some(fd) = now.0 {
                 let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: index as u64 };
                 // SAFETY: the descriptor is that of an open link, and the event outlives the call. A

@@ -46,15 +46,15 @@ pub(crate) fn set_option<T: Copy>(
 /// # Safety
 /// All bit patterns of the type's size must be valid values.
 pub(crate) unsafe trait Plain: Copy {}
-// SAFETY: an integer.
+// SAFETY: all bit patterns of an integer are valid.
 unsafe impl Plain for libc::c_int {}
-// SAFETY: an integer.
+// SAFETY: all bit patterns of an integer are valid.
 unsafe impl Plain for u32 {}
-// SAFETY: two integers.
+// SAFETY: all bit patterns of two integers are valid.
 unsafe impl Plain for [u32; 2] {}
-// SAFETY: a structure of integers.
+// SAFETY: the structure has only integers, for which all bit patterns are valid.
 unsafe impl Plain for libc::xdp_mmap_offsets {}
-// SAFETY: a structure of integers.
+// SAFETY: the structure has only integers, for which all bit patterns are valid.
 unsafe impl Plain for libc::xdp_statistics {}
 
 pub(crate) fn get_option<T: Plain>(
@@ -94,7 +94,7 @@ pub(crate) const SEND_MAX: usize = 32;
 /// Sends up to [`SEND_MAX`] frames in order by one system call, without waiting. Returns the number sent, at
 /// least one.
 pub(crate) fn send_many<'a>(socket: &OwnedFd, frames: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
-    // Not initialised as a whole: for a few frames that would be most of the work.
+    // The array is not initialised as a whole, because that would take most of the time for a few frames.
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_MAX];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_MAX];
     let mut count = 0;
@@ -141,8 +141,8 @@ pub(crate) fn poll(fd: &impl AsRawFd, events: libc::c_short, timeout: Duration) 
     let rc = unsafe { libc::ppoll(&mut p, 1, &ts, std::ptr::null()) };
     if rc >= 0 {
         if p.revents & libc::POLLERR != 0 {
-            // Clears the error that is pending on a socket after its interface has gone down. Until then
-            // polls return at once instead of sleeping, even when the interface is up again.
+            // Clears the error that is pending on a socket after its interface has gone down. While the error is
+            // pending, polls return at once instead of sleeping, even if the interface is up again.
             let _ = get_option::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
         }
         return Ok(());

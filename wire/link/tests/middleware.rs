@@ -64,8 +64,8 @@ fn fill(slot: &mut [u8], to: Mac, from: Mac, ethertype: u16, mark: u8) {
     slot[12..14].copy_from_slice(&ethertype.to_be_bytes());
 }
 
-/// Requests from A, and answers of B sent during `receive`, pass all middlewares and a bad network. After the
-/// first rounds nothing may be allocated.
+/// A sends requests, B answers them during `receive`, and all frames pass every middleware and a faulty network. After
+/// the first rounds nothing may be allocated.
 #[test]
 fn a_stack_of_middlewares_settles() {
     let net = SimNetwork::new(1);
@@ -142,7 +142,7 @@ fn veth() {
     ip("link add va type veth peer name vb");
     ip("link set va up");
     ip("link set vb up");
-    // The kernel drops frames until it has noticed, up to a second later, that the other end is up.
+    // The kernel drops frames until it reports both ends as up, which takes up to a second.
     let is_up = |name: &str| {
         let shown = Command::new("ip").args(["-o", "link", "show", name]).output().expect("run `ip`");
         String::from_utf8_lossy(&shown.stdout).contains("state UP")
@@ -183,7 +183,7 @@ fn pnet_carries_frames() {
         assert!(a.transmit().slot(1515).is_none());
         assert!(a.readiness().is_some());
 
-        // Foreign frames come first: another EtherType, another destination.
+        // Two frames that B must not receive are sent first: one has another EtherType, the other another destination.
         let mut stranger =
             PnetLink::open(&LinkConfig { ethertype: 0x88b6, ..LinkConfig::new("va") }).unwrap();
         fill(stranger.transmit().slot(60).unwrap(), mac_b, mac_a, 0x88b6, 0xff);
@@ -300,8 +300,8 @@ fn pnet_names_what_is_wrong() {
     });
 }
 
-/// In a user namespace of its own, a process has no rights over the network namespace that it came from.
-/// Opening a link must fail with an error that names the missing capability.
+/// A process in a new user namespace has no rights over the network namespace in which it was started. Opening a link
+/// there must fail with an error that names the missing capability.
 #[test]
 fn pnet_says_which_permission_is_missing() {
     const POWERLESS: &str = "CXLOE_TEST_POWERLESS";

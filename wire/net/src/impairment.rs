@@ -247,7 +247,7 @@ impl Impairments {
     /// Changes the frequencies from the next frame on. The sequence of random numbers continues.
     pub(crate) fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
-        // New frequencies begin in the good state.
+        // The direction starts in the good state, even if the old frequencies had put it in the bad state.
         self.bad = false;
     }
 
@@ -309,7 +309,7 @@ pub struct FaultCounters {
 }
 
 impl FaultCounters {
-    /// Counts a frame, and its loss or damage. The code that applies the other impairments counts those.
+    /// Counts a frame, and its loss or damage. Delays and duplicates are counted by the code that applies them.
     pub fn count(&mut self, impairment: &Impairment) {
         self.frames += 1;
         match impairment.lost {

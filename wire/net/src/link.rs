@@ -105,7 +105,7 @@ pub trait Link: Send {
         false
     }
 
-    /// Transmit side of this link, for frames that answer no received frame.
+    /// Transmit side of this link, for frames that are not sent from the callback of [`receive`](Link::receive).
     fn transmit(&mut self) -> &mut dyn Transmit;
 
     /// Sends all committed frames; costs little if there are none.
@@ -126,14 +126,14 @@ pub trait Link: Send {
     /// intervals of [`sleep_max`](Link::sleep_max).
     fn readiness(&self) -> Option<RawFd>;
 
-    /// Maximum sleep of a caller that does not use [`wait`](Link::wait), on a link without a descriptor to
-    /// end the sleep.
+    /// Maximum time for which a caller may sleep without [`wait`](Link::wait), on a link that has no descriptor to wake
+    /// the caller.
     fn sleep_max(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Makes the link drop Hellos that the sieve does not pass, before they are received; `None` ends that.
-    /// Frames of sessions always pass. Returns whether this link can drop Hellos; if it cannot, all pass.
+    /// Makes the link drop Hellos that `sieve` does not pass, before they are received; with `None` the link passes all
+    /// Hellos again. Frames of sessions always pass. Returns `false` if this link cannot drop Hellos; then all pass.
     fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
         let _ = sieve;
         Ok(false)
@@ -142,9 +142,8 @@ pub trait Link: Send {
     /// Counters since the link was opened; those that the kernel keeps are read now.
     fn counters(&mut self) -> LinkCounters;
 
-    /// Number of times that the link was reopened because its interface had been away or had changed. After
-    /// an increase, [`info`](Link::info) may have another MTU, and sockets opened beside the link must be
-    /// reopened.
+    /// Number of times that the link was reopened because its interface had disappeared or had changed. After an
+    /// increase, [`info`](Link::info) may have another MTU, and other sockets on the interface must be reopened.
     fn reopened(&self) -> u32 {
         0
     }

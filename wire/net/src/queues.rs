@@ -19,8 +19,8 @@ struct Queues<R> {
     links: Vec<Box<dyn Link>>,
     /// Index of the queue that sends frames.
     queue: usize,
-    /// Index of the queue that is received from first. It rotates, so that a busy queue does not starve the
-    /// others.
+    /// Index of the queue that is polled first. It advances at each `receive`, so that a busy queue does not starve the
+    /// other queues.
     first: usize,
     info: LinkInfo,
     reopened: u32,
@@ -39,7 +39,7 @@ pub trait JointReadiness: Send {
     fn wait(&self, links: &[Box<dyn Link>], timeout: Duration) -> Result<(), LinkError>;
 }
 
-/// Waiting on simulated links: returns at once, as only [`sim`](crate::sim) advances virtual time.
+/// Waiting on simulated links: returns at once, because only [`sim`](crate::sim) advances virtual time.
 struct Virtual;
 
 impl JointReadiness for Virtual {

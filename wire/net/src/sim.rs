@@ -65,8 +65,9 @@ impl SimNetwork {
         self.net.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches a port. An address can be attached again after its link was dropped, as when a node restarts:
-    /// frames on their way to it arrive, those in its FIFO are lost.
+    /// Attaches a port. An address can be attached again after its link was dropped, for example to simulate the
+    /// restart of a node: frames on their way to the address still arrive, but the frames in the old port's FIFO are
+    /// lost.
     pub fn attach(&self, mac: Mac, config: PortConfig) -> Result<SimLink, SimError> {
         if mac.is_multicast() {
             return Err(SimError::Group(mac));
@@ -156,9 +157,9 @@ impl SimNetwork {
         self.net().on_send(Box::new(hook));
     }
 
-    /// Sets a hook that is called when the occupancy of a FIFO crosses its threshold: with
-    /// [`FifoState::above`] set if it has risen above, else not set. The hook must not call the network,
-    /// which is locked.
+    /// Sets a hook that is called when the occupancy of a FIFO crosses its threshold. [`FifoState::above`] is set if
+    /// the occupancy has risen above the threshold. The network is locked during the call, so the hook must not call
+    /// the network.
     pub fn on_threshold(&self, hook: impl FnMut(Time, Mac, FifoState) + Send + 'static) {
         self.net().on_threshold(Box::new(hook));
     }

@@ -1,12 +1,12 @@
 //! Waiting of a thread that polls links, when nothing has arrived.
 //!
-//! To wake a thread that sleeps in the kernel takes 10-40 us on a virtual machine and a few us on bare metal,
-//! more than all other costs of a line. Spinning takes a whole core. [`WaitStyle`] is the choice between the
-//! two, and [`Waiter`] makes the decisions, without I/O: after each round of polling it gets the number of
-//! frames handled and the time, and returns an [`Idle`]: poll again, or sleep in the kernel for at most a
-//! given time. The caller does the sleeping ([`Link::wait`](super::Link::wait)), so the same code serves a
-//! single link or many descriptors, in virtual or real time. A thread that shares its CPU with the programs
-//! it serves uses [`idle::IdlePolicy`].
+//! To wake a thread that sleeps in the kernel takes 10-40 us on a virtual machine and a few us on bare metal, more than
+//! all other costs of an access to remote memory. Spinning takes a whole core. [`WaitStyle`] is the choice between the
+//! two, and [`Waiter`] makes the decisions, without I/O: after each round of polling it gets the number of frames
+//! handled and the time, and returns an [`Idle`]: poll again, or sleep in the kernel for at most a given time. The
+//! caller does the sleeping ([`Link::wait`](super::Link::wait)), so the same code serves a single link or many
+//! descriptors, in virtual or real time. A thread that shares its CPU with the programs it serves uses
+//! [`idle::IdlePolicy`].
 
 pub mod idle;
 
@@ -117,8 +117,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Maximum sleep without a deadline, so that the thread soon finds out that it is to stop. Ten such wakes
-    /// a second take well under 0.1 % of a core.
+    /// Maximum sleep if there is no deadline: the thread must soon notice a request to stop. Ten such wakes a second
+    /// take well under 0.1 % of a core.
     pub const SLEEP_MAX: Duration = Duration::from_millis(100);
     /// Maximum factor by which an adaptive waiter lengthens the configured spin.
     pub const LONGER: u32 = 8;
@@ -160,8 +160,8 @@ impl Waiter {
         }
     }
 
-    /// Adapts the spin after a pause in which the thread slept: longer if a longer spin would have met the
-    /// arrival, else shorter.
+    /// Adapts the spin after a pause between arrivals in which the thread slept: lengthens the spin if the longest
+    /// permitted one would have lasted until the arrival, else shortens it.
     #[cold]
     fn learn(&mut self, pause: Duration, least: Duration) {
         let most = (least * Self::LONGER).min(WaitStyle::SPIN_MAX);

@@ -65,7 +65,7 @@ impl Aead {
         Ok(Self { to_mn, to_cn })
     }
 
-    /// Encrypts `body` after its readable part and returns the tag over all of `body`.
+    /// Encrypts the bytes of `body` that follow its readable part, and returns the tag over all of `body`.
     ///
     /// # Panics
     /// If `body` is shorter than its readable part.

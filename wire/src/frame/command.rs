@@ -45,7 +45,7 @@ impl Command {
         matches!(self.class(), CommandClass::Request | CommandClass::Requests)
     }
 
-    /// Whether a frame of this command is as many requests as it has lines, with consecutive numbers.
+    /// Whether a frame of this command counts as one request for each of its lines, with consecutive sequence numbers.
     #[inline]
     pub const fn is_multi_request(self) -> bool {
         matches!(self.class(), CommandClass::Requests)

@@ -1,10 +1,10 @@
 //! CRC-32C (Castagnoli) for the plain trailer, over the pseudo-header and then the frame.
 //!
-//! The checksum is computed for every frame, up to four times in a round trip, so optimization pays where the
-//! processor allows it. x86-64 has an instruction that takes 8 bytes in a step, with a latency of three
-//! cycles and a throughput of one per cycle. So long inputs are read as three lanes side by side, and their
-//! remainders are combined by two carry-less multiplications. Short frames need no set-up. On other
-//! processors the `crc32c` crate does the work, with their instructions.
+//! The checksum is computed for every frame, up to four times in a round trip, so optimization pays where the processor
+//! allows it. x86-64 has an instruction that takes 8 bytes in a step, with a latency of three cycles and a throughput
+//! of one per cycle. Therefore long inputs are read as three lanes side by side, and the remainders of the lanes are
+//! combined by two carry-less multiplications. Short frames need no set-up. On other processors the `crc32c` crate
+//! computes the checksum, with the instructions of these processors.
 
 // The first check executes CPUID; later checks are an atomic load.
 #[cfg(target_arch = "x86_64")]
@@ -44,9 +44,9 @@ mod x86 {
     /// CRC-32C polynomial, with the highest power in the least significant bit.
     const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-    /// `SHIFT[n]` is x^(64 n - 33) modulo the polynomial: the factor that moves a remainder past n words. Of
-    /// the 33, 32 are the x^32 by which the instruction itself multiplies; 1 is there because the product of
-    /// two bit-reversed factors comes out one place too low.
+    /// `SHIFT[n]` is x^(64 n - 33) modulo the polynomial: the factor that moves a remainder past n words. Of the 33
+    /// subtracted, 32 cancel the x^32 by which the instruction itself multiplies, and 1 corrects the product of two
+    /// bit-reversed factors, which comes out one place too low.
     static SHIFT: [u32; 2 * LANE_WORDS_MAX + 1] = {
         let mut table = [0; 2 * LANE_WORDS_MAX + 1];
         let mut power = 1 << 31;

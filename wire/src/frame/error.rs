@@ -1,6 +1,6 @@
-//! Errors of received bytes. There are two kinds, with different consequences. A frame of unknown length has
-//! no trailer to check, so it is dropped. A malformed frame of known length may well come from the peer; if
-//! its trailer is right, it uses up its sequence number (R9).
+//! Errors of received bytes. There are two kinds, with different consequences. The trailer of a frame of unknown length
+//! cannot be found, so such a frame is dropped. A malformed frame of known length may well come from the peer; if its
+//! trailer is right, the frame uses up its sequence number (R9).
 
 /// Reason why a received frame is dropped, or answered with Fault 5.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]

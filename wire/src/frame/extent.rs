@@ -24,9 +24,9 @@ pub fn body_len(frame: &[u8]) -> Result<usize, FrameError> {
     delimit(frame).map(|(_, len)| len)
 }
 
-/// Decodes the command (`None` for an unknown request) and computes [`body_len`]. Always inlined, so that the
-/// result stays in registers. A result written to memory in parts and read as a whole would wait for all
-/// earlier stores (no store forwarding).
+/// Decodes the command (`None` for an unknown request) and computes [`body_len`]. Always inlined, so that the result
+/// stays in registers. If the result were written to memory in parts and then read as a whole, the read would wait for
+/// all earlier stores (no store forwarding).
 #[inline(always)]
 pub(super) fn delimit(frame: &[u8]) -> Result<(Option<Command>, usize), FrameError> {
     let have = frame.len();
@@ -47,9 +47,9 @@ pub(super) fn delimit(frame: &[u8]) -> Result<(Option<Command>, usize), FrameErr
     Ok((command, HEADER_LEN + payload_len))
 }
 
-/// Number of bytes that a sealed session authenticates but leaves readable: the base header and, in a frame
-/// of several lines, the count or mask, without which a receiver cannot find the end of the frame. The rest
-/// is encrypted too.
+/// Number of bytes that a sealed session authenticates but leaves readable: the base header and, in a frame of several
+/// lines, the count or mask, without which a receiver cannot find the end of the frame. All other bytes are
+/// authenticated and encrypted.
 #[inline]
 pub const fn clear_len(code: u8) -> usize {
     clear_len_of(Command::from_u8(code))

@@ -38,7 +38,7 @@ pub enum HelloStatus {
     Shard,
     /// 8: the memory node has a key for this CN, so it refuses a Hello that does not prove that key.
     KeyNeeded,
-    /// 9: the memory node has many handshakes under way: the CN must repeat the Hello with the cookie in this
+    /// 9: the memory node has many handshakes in progress, so the CN must repeat the Hello with the cookie from this
     /// answer.
     Cookie,
     /// 10: the CN's key was withdrawn.
@@ -64,8 +64,8 @@ pub struct Hello {
     pub max_frame: u16,
     /// Kind of integrity trailer that the CN requests.
     pub integrity: Integrity,
-    /// Shard of the CN that asks for the session; shard 0 is the CN itself. Shards above 0 require
-    /// [`FEATURE_SHARDS`](super::FEATURE_SHARDS).
+    /// Shard that asks for the session: a part of the CN with its own address and session. Shard 0 is the CN itself.
+    /// Shards above 0 require [`FEATURE_SHARDS`](super::FEATURE_SHARDS).
     pub shard: u8,
     /// CN whose memory a shard above 0 is to access; all zeros for shard 0.
     pub owner: Mac,

@@ -22,8 +22,8 @@ pub const fn frame_len(body_len: usize, trailer_len: usize) -> usize {
     if len < MIN_FRAME { MIN_FRAME } else { len }
 }
 
-/// Maximum number of lines in a burst read, such that the response fits a frame of `max_frame` bytes
-/// (destination MAC to the end of the trailer; MTU + 14). 0 if not even one line fits.
+/// Maximum number of lines in a burst read whose response fits a frame of `max_frame` bytes (from the destination MAC
+/// to the end of the trailer; MTU + 14); 0 if not even one line fits.
 #[inline]
 pub const fn burst_read_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     lines_max(max_frame, HEADER_LEN + 1 + trailer_len)
@@ -35,9 +35,9 @@ pub const fn burst_write_lines_max(max_frame: usize, trailer_len: usize) -> usiz
     lines_max(max_frame, HEADER_LEN + 8 + trailer_len)
 }
 
-/// Splits a burst read of `lines` lines from address `addr` into bursts that one answer each can carry.
-/// Yields the address of the first line and the number of lines of each. All but the last have `most` lines,
-/// the number that an answer carries. Yields nothing if `most` is 0.
+/// Splits a burst read of `lines` lines from byte address `addr` into bursts whose answers fit one frame each. Yields
+/// the address of the first line and the number of lines of each burst. All bursts but the last have `most` lines, the
+/// number that an answer carries. Yields nothing if `most` is 0.
 #[inline]
 pub fn long_burst_parts(addr: u64, lines: u8, most: usize) -> impl Iterator<Item = (u64, u8)> {
     let step = most.clamp(1, BURST_LINES_MAX) as u8;

@@ -122,14 +122,14 @@ pub enum Message<'a> {
 impl<'a> Message<'a> {
     /// Decodes a frame; a trailer and padding are ignored. Verify the trailer first.
     ///
-    /// Checks R9: a request's address is a multiple of 64. A burst has 1 to 64 lines, at least one bit in its
-    /// mask, and stays inside one 4 KiB page. A frame of many lines has 2 to 64. Not checked are the further
-    /// addresses of a frame of many lines, because each is a request by itself, and addresses in responses
-    /// and control frames.
+    /// Checks R9: a request's address is a multiple of 64. A burst has 1 to 64 lines, at least one bit in its mask, and
+    /// stays inside one 4 KiB page. A frame of many lines has 2 to 64 lines. The addresses of a frame of many lines are
+    /// not checked, because each of them belongs to a request by itself; nor are the addresses in responses and control
+    /// frames.
     ///
     /// # Errors
-    /// See [`FrameError`]. Where [`FrameError::is_malformed`] holds, [`Header::parse`] still returns the
-    /// header, which the answer needs.
+    /// See [`FrameError`]. Where [`FrameError::is_malformed`] holds, [`Header::parse`] still returns the header, which
+    /// the answer needs.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<(Header, Self), FrameError> {
         let (command, end) = delimit(frame)?;
@@ -163,7 +163,7 @@ impl<'a> Message<'a> {
                 if mask == 0 {
                     return Err(FrameError::EmptyMask);
                 }
-                // Up to the highest bit of the mask; lines in between may be left out.
+                // The burst extends to the highest bit set in the mask; the lines of lower bits may be left out.
                 check_burst(addr, 64 - mask.leading_zeros() as u8)?;
                 Self::BurstWriteReq { mask, data: &payload[8..] }
             }
@@ -278,12 +278,12 @@ impl<'a> Message<'a> {
         HEADER_LEN + self.payload_len()
     }
 
-    /// Writes the frame at the beginning of `frame`, exactly [`Message::body_len`] bytes. The command comes
-    /// from the message; `header.command` is ignored.
+    /// Writes the frame at the beginning of `frame`, exactly [`Message::body_len`] bytes. The command comes from the
+    /// message; `header.command` is ignored.
     ///
     /// # Panics
-    /// If `frame` is shorter than that, or if the number of lines in the data differs from the number of
-    /// addresses.
+    /// If `frame` is shorter than [`Message::body_len`], or if the number of lines in the data differs from the number
+    /// of addresses.
     #[inline(always)]
     pub fn emit(&self, header: &Header, frame: &mut [u8]) {
         Header { command: self.command() as u8, ..*header }.emit(frame);

@@ -22,7 +22,7 @@ use super::{FrameError, HEADER_LEN, Hello, HelloAck, LINE_SIZE, PfcVector};
 pub enum CommandClass {
     /// A request of a stream: it takes a sequence number and gets one response (R1).
     Request,
-    /// Many requests in one frame, one for each line, of consecutive numbers.
+    /// Many requests in one frame, one for each line, with consecutive sequence numbers.
     Requests,
     /// A response; it repeats the number of its request.
     Response,
@@ -173,8 +173,8 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Returns the length in bytes of the payload, computed from its beginning `have`, which may be
-            /// cut off.
+            /// Returns the length in bytes of the payload, computed from `have`, the bytes of the payload that have
+            /// been received. They may be incomplete.
             ///
             /// # Errors
             /// [`FrameError::Truncated`] if `have` ends before the count or mask.
@@ -292,7 +292,7 @@ mod tests {
                 "    [0x{code:02X}] = {{ \"{name}\", \"{class}\", payload = {payload}, clear = {clear}"
             )
             .unwrap();
-            // The codes of a control question and of its answer differ in bit 7 alone.
+            // The code of a control frame and the code of its answer differ only in bit 7.
             let other = Command::from_u8(code ^ 0x80).filter(|other| other.class() == CommandClass::Control);
             if let Some(other) = other.filter(|_| command.class() == CommandClass::Control) {
                 let role = if command.is_response() { "question" } else { "answer" };

@@ -123,7 +123,8 @@ mod tests {
         for len in 0..34 {
             assert_eq!(PfcVector::parse_frame(&FRAME[..len]), None);
         }
-        // Wrong destination, wrong EtherType, the older PAUSE (opcode 1).
+        // Each of these changes makes the frame invalid: another destination, another EtherType, the opcode of the
+        // older PAUSE (1).
         for (at, value) in [(5, 0), (12, 0x87), (14, 0)] {
             let mut frame = FRAME;
             frame[at] = value;

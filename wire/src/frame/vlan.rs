@@ -1,8 +1,9 @@
-//! The 802.1Q tag. A frame has a tag only so that PFC can pause its class alone. Switches and kernels may
-//! remove the tag on the way, so no code above the links handles the tag, and no trailer covers it.
+//! The 802.1Q tag. A frame has a tag only so that PFC can pause the frame's traffic class without the other classes.
+//! Switches and kernels may remove the tag on the way, so no code above the links handles the tag, and no trailer
+//! covers it.
 //!
-//! The tag is between the source MAC and the EtherType. So both functions move the two addresses by four
-//! bytes and leave the much longer rest of the frame in place.
+//! The tag is between the source MAC and the EtherType. So both functions move the two addresses by four bytes and
+//! leave the much longer rest of the frame in place.
 
 /// Length in bytes of the tag: TPID and tag control information.
 pub const TAG_LEN: usize = 4;
@@ -22,8 +23,8 @@ pub fn strip(frame: &mut [u8]) -> &mut [u8] {
     &mut frame[TAG_LEN..]
 }
 
-/// Inserts a tag with VLAN id 0 (priority only) and priority code point `pcp` (0 to 7; upper bits are
-/// ignored). Before, `buf[TAG_LEN..]` is the untagged frame; afterwards all of `buf` is the tagged frame.
+/// Inserts a tag with VLAN id 0 (priority only) and priority code point `pcp` (0 to 7; upper bits are ignored). Before
+/// the call, `buf[TAG_LEN..]` is the untagged frame; afterwards all of `buf` is the tagged frame.
 ///
 /// # Panics
 /// If `buf` is too short for the two addresses and a tag.

@@ -138,7 +138,7 @@ impl Framer {
         let Some(slot) = tx.slot(len) else { return };
         message.emit(&self.header(message.command() as u8, 0, Axi { stream: 0, tag: 0 }, 0), slot);
         self.seal.seal(self.out, Space::Control, slot, body, 0);
-        // The checksum leaves these bytes out, so that a node without keys can verify it.
+        // The checksum does not cover these bytes, so that a node without keys can verify the frame.
         write(slot);
         tx.commit();
     }

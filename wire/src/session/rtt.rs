@@ -9,7 +9,7 @@ const DOUBLINGS_MAX: u32 = 16;
 /// not running.
 const PROBE_MIN_NS: u64 = 100_000;
 
-/// Smoothed round-trip time and its variation. All streams of a session share one, because they share the
+/// Smoothed round-trip time and its variation. All streams of a session share one estimate, because they share the
 /// path; each stream counts its own doublings of the time-out.
 #[derive(Clone, Debug)]
 pub struct RoundTrip {

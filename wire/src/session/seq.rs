@@ -3,9 +3,9 @@
 /// First number of each stream's requests, and of the control frames of each direction.
 pub const FIRST: u64 = 1;
 
-/// Returns the full number nearest to `near` whose low 16 bits are `low`. `near` is always within 512 of the
-/// numbers that the peer may send, so the result is never ambiguous, which it would be only from a distance
-/// of 32,768 on. A wrong result fails the integrity trailer.
+/// Returns the full number nearest to `near` whose low 16 bits are `low`. `near` is always within 512 of the numbers
+/// that the peer may send, so the result is unambiguous: ambiguity begins at a distance of 32,768. A wrong result fails
+/// the integrity trailer.
 #[inline]
 pub fn infer(near: u64, low: u16) -> u64 {
     let distance = low.wrapping_sub(near as u16) as i16;

@@ -127,7 +127,7 @@ impl Memory for TestMemory {
     fn key(&mut self, cn: u64) -> Option<PublicKey> {
         match Mac::from_u64(cn) {
             CN => self.key,
-            // Neighbours of [`CN`] have keys if it has one.
+            // Some CNs with addresses next to that of [`CN`] have a key if [`CN`] has one.
             Mac([2, 0, 0, 0, 1, _]) => self.key.map(|_| PublicKey([7; 32])),
             _ => None,
         }
@@ -343,7 +343,7 @@ impl Pair {
         self.run_with(time, |_| true, |_| true);
     }
 
-    /// Lets `time` pass; `up` and `down` return whether a frame passes.
+    /// Lets `time` pass. `up` decides which frames to the MN pass, `down` which frames to the CN.
     pub fn run_with(
         &mut self,
         time: Duration,

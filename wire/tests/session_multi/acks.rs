@@ -1,5 +1,5 @@
-//! Joint acknowledgements of several writes, if both ends have agreed on them: the writes that one covers,
-//! and its loss.
+//! Joint acknowledgements of several writes, if both ends have agreed on them: which writes one acknowledgement covers,
+//! and what happens if it is lost.
 
 use cxloe_wire::frame::Command::*;
 use cxloe_wire::frame::{FEATURE_JOINT_ACKS, FEATURES, Message};
@@ -105,8 +105,8 @@ fn r4_a_gap_is_reported_behind_the_acknowledgement() {
     p.assert_at_rest();
 }
 
-/// R6, R7: a joint acknowledgement is lost. The next one shows that, and each write must be acknowledged
-/// again, but none executed twice.
+/// R6, R7: a joint acknowledgement is lost, and the next one reveals the loss. Each write must be acknowledged again,
+/// but none executed twice.
 #[test]
 fn r7_a_lost_one_is_given_again_without_executing_again() {
     let mut p = joint();
@@ -169,7 +169,7 @@ fn without_the_feature_each_is_acknowledged_by_itself() {
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
     }
-    // A CN that has agreed on neither feature that uses such acknowledgements must drop them.
+    // A CN must drop joint acknowledgements if it has agreed on neither of the two features that use them.
     let mut with = joint();
     let mut p = Pair::with(requester_config(), responder_config());
     p.requester.set_features(0);

@@ -35,7 +35,8 @@ fn one_frame_carries_what_was_asked_at_once_and_one_brings_the_answers() {
     p.assert_at_rest();
 }
 
-/// A requester that does not hold requests, or holds only one, must send the paper's frame, byte by byte.
+/// A request that is not held back for others, or that is the only one of its kind, must be sent in the paper's frame,
+/// byte by byte.
 #[test]
 fn one_request_alone_uses_the_plain_frame() {
     let plain = |features| {
@@ -55,7 +56,7 @@ fn one_request_alone_uses_the_plain_frame() {
     let frames = p.take_up();
     assert_eq!(list(&frames), [(WriteReq, 1), (ReadReq, 2)]);
     assert_eq!(plain(FEATURES), frames);
-    // Without the agreement the session id is the same, so every byte must be too.
+    // The session id is the same if no features were agreed on, so every byte must be the same too.
     assert_eq!(plain(0), frames);
 }
 
@@ -73,7 +74,7 @@ fn nothing_is_packed_unless_both_ends_have_agreed() {
         p.deliver_up(&frames);
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
-        // A frame of many requests without the agreement is one malformed request.
+        // If frames of many requests were not agreed on, such a frame is one malformed request.
         p.deliver_up([&p.forge(MultiReadReq as u8, 4, 0, 0, &payload(&[64], &[]))]);
         p.deliver_up([&p.forge(MultiWriteReq as u8, 5, 0, 0, &payload(&[64], &[[1; 64]; 2]))]);
         let answers = p.take_down();
@@ -87,8 +88,8 @@ fn nothing_is_packed_unless_both_ends_have_agreed() {
     });
 }
 
-/// An answer to many requests without the agreement must be dropped, and so must a HelloAck that grants a
-/// feature not asked for.
+/// An answer to many requests must be dropped if such frames were not agreed on, and so must a HelloAck that grants a
+/// feature not requested.
 #[test]
 fn frames_beyond_the_agreed_features_are_dropped() {
     let mut agreed = Pair::open();
@@ -156,7 +157,7 @@ fn what_was_held_and_forgotten_leaves_with_a_poll() {
     assert_eq!(read_tokens(&p.done.0), [1, 2]);
 }
 
-/// Waiting requests must move to the next session, even if that has no frames of many requests.
+/// Waiting requests must move to the next session, even if the next session has no frames of many requests.
 #[test]
 fn waiting_requests_move_to_a_session_without_those_frames() {
     let mut p = Pair::open();

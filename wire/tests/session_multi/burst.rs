@@ -13,7 +13,7 @@ const EACH: u8 = 23;
 const PAGE: u64 = 4096;
 
 impl Pair {
-    /// Reads a page in bursts of one answer each, with tokens from `token` on.
+    /// Reads a page in bursts whose answers fit one frame each, with tokens from `token` on.
     fn read_page(&mut self, addr: u64, token: u64) {
         self.requester.hold();
         self.burst_reads(addr, &[EACH, EACH, 18], token);
@@ -66,8 +66,8 @@ fn a_page_is_one_request_and_three_answers() {
     p.assert_at_rest();
 }
 
-/// A burst that does not begin where the previous one ended, is of another kind, or leaves the page, must
-/// have its own frame.
+/// Burst reads may share a frame only if they are consecutive and in one page, and if only the last is shorter than an
+/// answer.
 #[test]
 fn only_what_is_consecutive_in_one_page_is_joined() {
     let mut p = Pair::open();
@@ -86,11 +86,11 @@ fn only_what_is_consecutive_in_one_page_is_joined() {
     p.requester.hold();
     p.burst_reads(0, &[EACH, 5, EACH], 0);
     assert_eq!(asked(&mut p), [(0, 28), (28 * 64, 23)]);
-    // Bursts at the end of a page and at the beginning of the next.
+    // A burst at the end of a page and one at the beginning of the next page must not share a frame.
     p.requester.hold();
     p.burst_reads(PAGE - 23 * 64, &[EACH, EACH], 0);
     assert_eq!(asked(&mut p), [(PAGE - 23 * 64, 23), (PAGE, 23)]);
-    // Neither a line between bursts nor a burst between lines may join them.
+    // A burst must not share a frame with the single lines requested before or after it.
     p.requester.hold();
     p.read(0, 8 * PAGE, 0);
     p.burst_reads(0, &[EACH], 0);
@@ -100,7 +100,8 @@ fn only_what_is_consecutive_in_one_page_is_joined() {
     assert_eq!(codes(&p.take_up()), [ReadReq, BurstReadReq, WriteReq, BurstReadReq]);
 }
 
-/// Without holding, or without the agreement, each burst must have its own frame.
+/// If the caller does not hold requests, or the ends have not agreed on long bursts, each burst must have its own
+/// frame.
 #[test]
 fn nothing_is_joined_unless_both_ends_have_agreed() {
     let without = FEATURES & !FEATURE_LONG_BURSTS;
@@ -120,7 +121,7 @@ fn nothing_is_joined_unless_both_ends_have_agreed() {
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
         if held {
-            // A long burst without the agreement is one malformed request.
+            // A long burst is one malformed request if long bursts were not agreed on.
             p.deliver_up([&p.forge(BurstReadReq as u8, 4, 0, 0, &[64])]);
             p.deliver_up([&p.forge(BurstReadReq as u8, 5, 0, 0, &[EACH])]);
             assert_eq!(list(&p.take_down()), [(Fault, 4), (BurstReadResp, 5)]);
@@ -150,7 +151,7 @@ fn r9_senseless_bursts_use_up_one_number() {
     assert!(p.take_down().is_empty());
 }
 
-/// Parts beyond the memory must be refused one by one, and later requests executed.
+/// Parts of a long burst that lie beyond the memory must be refused one by one, and later requests executed.
 #[test]
 fn parts_fail_by_themselves() {
     let mut p = Pair::open();
@@ -167,7 +168,8 @@ fn parts_fail_by_themselves() {
     p.assert_at_rest();
 }
 
-/// R2, R4, R5: the frame is lost and the next one is early. Each part must be sent again in its own frame.
+/// R2, R4, R5: the frame of a long burst is lost, and the next frame arrives early. Each part of the lost burst must be
+/// sent again in its own frame.
 #[test]
 fn r5_a_lost_page_goes_again_in_plain_frames() {
     let mut p = Pair::open();
@@ -191,7 +193,7 @@ fn r5_a_lost_page_goes_again_in_plain_frames() {
     p.assert_at_rest();
 }
 
-/// R6, R7: some of the answers are lost. Only those parts may be sent and answered again.
+/// R6, R7: some answers to a long burst are lost. Only the parts without an answer may be requested and answered again.
 #[test]
 fn r6_a_lost_answer_is_asked_for_by_itself() {
     let mut p = Pair::open();
@@ -226,7 +228,7 @@ fn r7_a_page_that_is_repeated_is_executed_once() {
     assert_eq!(tokens(&p.done.0), (0..12).collect::<Vec<_>>());
     assert_eq!(p.responder.totals().executed, 12);
     p.assert_at_rest();
-    // The last part lies beyond the window, so no part may be kept.
+    // Only the last part lies beyond the window, so only that part must be dropped.
     let at = 13 + SLOTS as u64 - 2;
     let dropped = p.responder.totals().dropped_window;
     p.deliver_up([&p.forge(BurstReadReq as u8, at, 0, 0, &[64])]);
@@ -235,7 +237,7 @@ fn r7_a_page_that_is_repeated_is_executed_once() {
     assert_eq!(p.responder.totals().dropped_window, dropped + 1);
 }
 
-/// Answers that find no transmit slot must be sent once there are slots, each once.
+/// Answers for which no transmit slot is free must be sent later, each once.
 #[test]
 fn parts_without_room_for_their_answers_are_not_lost() {
     let mut p = Pair::open();
@@ -271,7 +273,7 @@ fn a_page_that_finds_no_room_to_leave_waits_whole() {
     assert_eq!(tokens(&p.done.0), [0, 1, 2, 3, 4, 5]);
 }
 
-/// R13: a request of 60 bytes that draws 4 KiB costs 4 KiB of tokens.
+/// R13: a request of 60 bytes whose answers carry 4 KiB costs as much of the permitted rate as its answers.
 #[test]
 fn r13_a_page_costs_its_answers() {
     let cost = |held: bool| {

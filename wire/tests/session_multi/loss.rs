@@ -50,7 +50,7 @@ fn r5_a_lost_frame_goes_again_in_plain_ones() {
     p.assert_at_rest();
 }
 
-/// R6, R7: an answer to many requests is lost. The next one shows that, and each request must be answered
+/// R6, R7: an answer to many requests is lost, and the next answer reveals the loss. Each request must be answered
 /// again by itself.
 #[test]
 fn r6_a_lost_answer_is_given_again_without_executing_again() {
@@ -97,12 +97,12 @@ fn r2_an_answer_for_many_after_some_of_them_came_early() {
     assert_eq!(read_tokens(&p.done.0), [0, 1, 2, 3]);
     assert_eq!(p.requester.counters().duplicates, 2);
     p.assert_at_rest();
-    // An answer that overlaps requests already answered.
+    // The answer arrives again, after all its requests were completed; it must have no effect.
     p.deliver_down(&whole);
     assert_eq!((p.done.0.len(), p.requester.counters().duplicates), (4, 6));
 }
 
-/// If some requests of a frame were executed before, those must be answered again and the others executed.
+/// If some requests of a frame were executed before, only the others may be executed, and all must be answered.
 #[test]
 fn r7_a_frame_that_overlaps_what_was_executed() {
     let mut p = Pair::open();
@@ -118,7 +118,7 @@ fn r7_a_frame_that_overlaps_what_was_executed() {
     p.deliver_up([&frame]);
     p.deliver_up([&p.forge(MultiWriteReq as u8, 1, 0, 512, &payload(&[576, 640, 704], &lines))]);
     assert_eq!(p.writes().len(), 4);
-    // A frame with a part beyond the window.
+    // Only the last request of this frame lies beyond the window, so only that request must be dropped.
     let at = 4 + cxloe_wire::session::SLOTS as u64 - 1;
     p.deliver_up([&p.forge(MultiReadReq as u8, at, 0, 0, &payload(&[64, 128], &[]))]);
     let sacks = p.take_down();
@@ -126,7 +126,7 @@ fn r7_a_frame_that_overlaps_what_was_executed() {
     assert_eq!(p.responder.totals().dropped_window, 4 + 1);
 }
 
-/// The 16-bit numbers wrap within a frame (R11).
+/// R11: requests must complete in order although the 16-bit numbers wrap within a frame.
 #[test]
 fn r11_numbers_wrap_within_a_frame() {
     let mut p = Pair::open();

@@ -9,14 +9,16 @@ pub const READS: usize = 23;
 pub const WRITES: usize = 21;
 
 impl Pair {
-    /// Reads `count` lines far apart, held together, with tokens from `token` on.
+    /// Reads `count` lines of different pages. The requests are held until all are made, so that they share frames;
+    /// their tokens count from `token`.
     pub fn read_many(&mut self, count: u64, token: u64) {
         self.requester.hold();
         (0..count).for_each(|i| self.read(0, i * 4096, token + i));
         self.requester.release(self.now, &mut self.up);
     }
 
-    /// Writes `count` lines far apart, held together, each filled with its number.
+    /// Writes `count` lines of different pages, each filled with its number. The requests are held until all are made,
+    /// so that they share frames.
     pub fn write_many(&mut self, count: u64, token: u64) {
         self.requester.hold();
         (0..count).for_each(|i| self.write(0, i * 4096, i as u8 + 1, token + i));

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::lot::{READS, WRITES};
 use crate::session_common::*;
 
-/// Kind of request that a step makes, of one or few lines.
+/// Kind of a random request, which covers one or two lines.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     Read,
@@ -45,7 +45,7 @@ fn by_turns_they_take_a_frame_of_each_kind() {
     p.assert_at_rest();
 }
 
-/// A full frame must be sent; waiting requests of the other kind keep waiting if they may.
+/// A full frame must be sent at once. Requests of the other kind keep waiting, unless their numbers are lower.
 #[test]
 fn a_full_frame_of_writes_leaves_the_reads_waiting() {
     let mut p = Pair::open();
@@ -74,7 +74,7 @@ fn r7_a_write_stays_behind_the_read_of_its_line() {
     p.read(0, 640, 1);
     p.read(0, 704, 2);
     p.write(0, 768, 5, 3);
-    // A line at the same index of another page has no waiting read.
+    // This write may wait too: its line has the same index as a line with a waiting read, but is in another page.
     p.write(0, 640 + 4096, 5, 4);
     assert_eq!(p.up.frames.len(), 0);
     p.write(0, 640, 2, 5);

@@ -6,7 +6,7 @@ use cxloe_wire::session::OpError;
 use super::lot::{READS, payload};
 use crate::session_common::*;
 
-/// Only the request of a missing line may be refused; the others must be executed.
+/// Only the request for a line that does not exist may be refused; the other requests of the frame must be executed.
 #[test]
 fn a_line_that_is_not_there_fails_alone() {
     let mut p = Pair::open();
@@ -66,7 +66,8 @@ fn a_line_may_be_named_twice() {
     assert_eq!(p.done.0[3..], [4, 5].map(|token| Done::Read(token, vec![3])));
 }
 
-/// R9: impossible counts, and addresses that are not a line's.
+/// R9: a frame with an impossible count must be refused as one request; of the requests in a valid frame, only those
+/// with an unaligned address.
 #[test]
 fn r9_invalid_frames_use_up_the_numbers_they_cover() {
     let mut p = Pair::open();
@@ -77,14 +78,14 @@ fn r9_invalid_frames_use_up_the_numbers_they_cover() {
     p.deliver_up([&p.forge(MultiWriteReq as u8, 4, 0, 0, &payload(&[], &[[1; 64]]))]);
     let many = vec![64; 64];
     p.deliver_up([&p.forge(MultiReadReq as u8, 5, 0, 0, &payload(&many, &[]))]);
-    // More lines than an answer carries.
+    // This frame asks for more lines than an answer carries, so it must be refused as a whole.
     p.deliver_up([&p.forge(MultiReadReq as u8, 6, 0, 0, &payload(&many[..READS], &[]))]);
     let answers = p.take_down();
     assert_eq!(list(&answers), (1..7).map(|n| (Fault, n)).collect::<Vec<_>>());
     let malformed =
         |f: &Vec<u8>| matches!(Message::parse(f), Ok((_, Message::Fault { status: FaultStatus::Malformed })));
     assert!(answers.iter().all(malformed));
-    // As many lines as an answer carries.
+    // This frame asks for exactly as many lines as an answer carries.
     p.deliver_up([&p.forge(MultiReadReq as u8, 7, 0, 0, &payload(&many[..READS - 1], &[]))]);
     assert_eq!(list(&p.take_down()), [(MultiReadResp, 7)]);
     // A request for an address that is not a line's address must fail alone, even if the address is in the
@@ -95,7 +96,7 @@ fn r9_invalid_frames_use_up_the_numbers_they_cover() {
     let answers = p.take_down();
     assert_eq!(codes(&answers), [Fault, WriteResp, Fault, WriteResp]);
     assert_eq!(p.writes(), [(64, 7), (192, 7)]);
-    // A frame that ends before its lines do has no trailer at the expected offset.
+    // A frame that is cut off must be dropped, because it has no trailer at the expected offset.
     let whole = p.forge(MultiWriteReq as u8, seq + 4, 0, 0, &payload(&[64], &[[1; 64]; 2]));
     for len in 0..25 + 1 + 6 + 128 + 4 {
         p.deliver_up([&whole[..len].to_vec()]);
@@ -120,7 +121,7 @@ fn answers_to_what_has_not_been_sent_are_dropped() {
     p.requester.release(p.now, &mut p.up);
     p.deliver_down([&answer]);
     assert_eq!(p.done.0.len(), 3, "the sessions are alike, so that it is genuine");
-    // More answers than requests, and an answer of the other kind.
+    // The answer to the reads arrives again while two writes are unanswered; it must not complete them.
     p.write_many(2, 10);
     p.deliver_down([&answer]);
     assert_eq!(p.done.0.len(), 3);

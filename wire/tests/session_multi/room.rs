@@ -21,7 +21,7 @@ fn r1_the_window_is_of_requests() {
     p.assert_at_rest();
 }
 
-/// Only some lines of an early answer find a buffer. The requests of the others must be sent again.
+/// Buffers are free for only some lines of an early answer. The requests for the other lines must be sent again.
 #[test]
 fn r10_early_answers_beyond_the_buffers_are_asked_for_again() {
     let mut p = Pair::open();
@@ -65,7 +65,8 @@ fn r10_early_writes_keep_to_both_limits() {
     }
 }
 
-/// A write is refused, but its refusal finds no transmit slot. It and the writes after it count as lost.
+/// A write is refused, but no transmit slot is free for the refusal. This write and the writes after it must count as
+/// lost.
 #[test]
 fn a_refusal_without_room_is_as_lost() {
     let mut p = Pair::open();
@@ -83,8 +84,8 @@ fn a_refusal_without_room_is_as_lost() {
     p.assert_at_rest();
 }
 
-/// With a full transmit ring at the CN, at most as many requests wait as a frame carries. They must be sent
-/// once there are slots.
+/// While the CN's transmit ring is full, no more requests of a kind may wait than a frame carries. They must be sent
+/// when slots are free.
 #[test]
 fn a_full_ring_at_the_cn_keeps_them_waiting() {
     let mut p = Pair::open();
@@ -104,7 +105,7 @@ fn a_full_ring_at_the_cn_keeps_them_waiting() {
     assert!(p.requester.deadline() <= p.now, "looked at soon");
     p.poll();
     assert_eq!((p.up.frames.len(), p.requester.unanswered()), (0, READS + WRITES));
-    // A slot for one of the two frames; the other frame still waits.
+    // Only one slot is free for the two frames, so the second frame must keep waiting.
     p.up.room = Some(1);
     p.pass(US);
     p.poll();
@@ -116,7 +117,8 @@ fn a_full_ring_at_the_cn_keeps_them_waiting() {
     p.assert_at_rest();
 }
 
-/// Without a slot for the answer at the MN nothing may be executed, and the frame counts as lost.
+/// If the MN has no transmit slot for the answer to a frame, it must not execute anything, and the frame counts as
+/// lost.
 #[test]
 fn a_full_ring_at_the_mn_executes_nothing() {
     let mut p = Pair::open();

@@ -1,4 +1,5 @@
-//! Programs that are not installed, and ways of holding memory that this machine lacks, with the reasons.
+//! Programs that are not installed, and ways of holding memory (remote, swapped) that this machine does not support,
+//! with the reasons.
 
 use std::fs;
 use std::path::Path;
@@ -13,13 +14,14 @@ use cxloe_lab::LabPrivilege;
 /// Program or way of holding memory that is not measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Absent {
-    /// Name of the program or the way.
+    /// Name of the program, or of the way of holding memory.
     pub name: String,
     /// Reason, and advice to the user.
     pub reason: String,
 }
 
-/// Ways among `asked` that are not available, with reasons; `folder` is the folder for swap files.
+/// Returns the ways of holding memory in `asked` that this machine does not support, with the reasons; `folder` is the
+/// folder for swap files.
 pub fn absent_ways(
     asked: &[MemoryBacking],
     standing: LabPrivilege,
@@ -51,7 +53,8 @@ fn unfit(folder: &Path) -> Option<String> {
     }
 }
 
-/// Reason why a way is not available here; `None` if it is. `folder` is the folder for swap files.
+/// Reason why this machine does not support a way of holding memory; `None` if it does. `folder` is the folder for swap
+/// files.
 fn hindrance(way: MemoryBacking, standing: LabPrivilege, folder: &Path) -> Option<String> {
     let root =
         || (standing != LabPrivilege::Root).then(|| "it takes root: run the same with sudo".to_owned());

@@ -39,7 +39,7 @@ pub struct Figure {
     /// Counters of paging in the last trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paging: Option<Paging>,
-    /// Pages that the machine swapped in during the last trial, for ways that swap.
+    /// Pages that the machine swapped in during the last trial; `None` for ways of holding memory that do not swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swapped_in: Option<u64>,
     pub trials: usize,
@@ -53,9 +53,9 @@ pub struct Figure {
 pub struct Paging {
     /// Number of faults on pages that were not resident.
     pub faults: u64,
-    /// Number of these faults that were first touches of fresh memory.
+    /// Number of faults that were first touches of fresh memory.
     pub zero_fills: u64,
-    /// Number of these faults on pages whose eviction was still in progress.
+    /// Number of faults on pages whose eviction was still in progress.
     pub second_chances: u64,
     /// Number of pages fetched because of a fault.
     pub fetched: u64,

@@ -51,7 +51,7 @@ fn root_of(line: &str, controllers: impl Fn(&Path) -> String) -> Option<Root> {
 
 fn root() -> Option<Root> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // Only controllers that are enabled for child groups count.
+    // Only controllers that a control group has enabled for its child groups can limit a new group.
     let controllers =
         |folder: &Path| fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap_or_default();
     mounts.lines().find_map(|line| root_of(line, controllers))

@@ -21,7 +21,7 @@ pub enum MemoryBacking {
 }
 
 impl MemoryBacking {
-    /// Ways with a resident limit, in the order of reports.
+    /// Ways of holding memory that limit resident memory, in the order of reports.
     pub const LIMITED: [MemoryBacking; 4] =
         [MemoryBacking::Exec, MemoryBacking::SwapNbd, MemoryBacking::SwapZram, MemoryBacking::SwapFile];
 
@@ -36,7 +36,7 @@ impl MemoryBacking {
         }
     }
 
-    /// Description of the way, for reports.
+    /// Description of this way of holding memory, for reports.
     pub fn what(self) -> &'static str {
         match self {
             MemoryBacking::Local => "memory of this machine, no limit",

@@ -34,8 +34,8 @@ const CHAIN: f64 = (64 << 20) as f64;
 const LOADS: f64 = 300e3;
 /// Bytes of a parent process whose children write a part of its memory each.
 const PARENT: f64 = (64 << 20) as f64;
-/// Share of the parent's memory for which a region needs room per child: the part that the child writes, and half as
-/// much again.
+/// Bytes of a region needed for each child process, as a share of the parent's memory: the part that the child writes,
+/// and half as much again.
 const OWN: f64 = 0.15;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,8 @@ const KEYS: f64 = 100e3;
 const VALUE: usize = 800;
 /// Exponent of Zipf's law, as in the benchmark YCSB.
 const EXPONENT: f64 = 0.99;
-/// Number of timed requests. Below: number of untimed requests before them, and number of requests in flight.
+/// Number of timed requests. The next two constants are the number of untimed requests before these, and the number of
+/// requests in flight.
 const REQUESTS: f64 = 150e3;
 const WARM: f64 = 75e3;
 const DEPTH: usize = 32;
@@ -54,8 +55,8 @@ impl Load {
         self.requests as u64
     }
 
-    /// Stores all values, warms up until hot keys are resident, and then times requests. Ends at `deadline` with the
-    /// results so far; an error of `check` ends it, too.
+    /// Stores all values, warms up until hot keys are resident, and then times requests. At `deadline`, or on an error
+    /// of `check`, the load ends early; at `deadline`, the result counts the requests made until then.
     pub fn put(&self, deadline: Instant, mut check: impl FnMut() -> io::Result<()>) -> io::Result<Loaded> {
         let mut server = Server::connect(&self.socket)?;
         self.fill(&mut server, deadline, &mut check)?;
@@ -262,7 +263,8 @@ mod tests {
         let mut all = zipf.key_of.clone();
         all.sort_unstable();
         assert!(all.iter().enumerate().all(|(at, key)| at == *key as usize), "each key has one rank");
-        // A page has four or five values; the hottest tenth of them would fit 2,200 pages.
+        // A page has four or five values, so the hottest tenth of the values would fit into 2,200 pages if they were
+        // adjacent.
         let pages: std::collections::HashSet<u32> = zipf.key_of[..10_000].iter().map(|key| key / 5).collect();
         assert!(pages.len() > 7_500, "{}", pages.len());
     }

@@ -1,4 +1,5 @@
-//! The measurement: first the memory that each program needs, then all ways of holding it alternately, trial by trial.
+//! The measurement of programs: first the memory that each program needs is determined, then all ways of holding that
+//! memory are measured alternately, trial by trial.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +17,6 @@ use cxloe_measure::pattern::Share;
 pub struct Plan {
     /// Ways of holding memory other than local, in the order of reports.
     pub ways: Vec<MemoryBacking>,
-    /// Limits of resident memory.
     pub residents: Vec<Resident>,
     /// Number of trials of each program, limit and way.
     pub trials: u32,
@@ -96,15 +96,15 @@ fn words(missed: &Missed, limit: Duration) -> String {
     }
 }
 
-/// Run within a trial: one limit and one way.
+/// One run within a trial: a way of holding memory, with a limit of resident memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Turn {
     way: MemoryBacking,
     resident: Resident,
 }
 
-/// Runs within a trial of a program that needs `footprint` bytes, in order; if all of it may be resident, swap is left
-/// out.
+/// Returns the runs of one trial, in order, for a program that needs `footprint` bytes. Ways that swap are left out for
+/// a limit that permits all of the memory to be resident.
 fn turns(plan: &Plan, footprint: u64) -> Vec<Turn> {
     let mut turns =
         vec![Turn { way: MemoryBacking::Local, resident: Resident::Share(Share::percent(100.0)) }];
@@ -137,8 +137,8 @@ fn seconds(run: &Run, operations: Option<u64>) -> f64 {
     }
 }
 
-/// Measures the programs in `sized` alternately. `remote` is required for remote ways; `progress` is called before each
-/// run.
+/// Measures the programs in `sized` alternately. `remote` is required if a way of holding memory uses remote memory;
+/// `progress` is called before each run.
 ///
 /// # Errors
 /// Returns an error on Ctrl-C, and on failures that affect all runs; failures of single runs are among the results.

@@ -33,7 +33,7 @@ const GRACE: Duration = Duration::from_secs(10);
 const UNCOUNTED: u64 = 8 << 20;
 /// Bytes of remote memory, or of swap, beyond what the program needs.
 const SPARE: u64 = 64 << 20;
-/// Bytes of an extent; sizes of regions are multiples.
+/// Bytes of an extent, the unit in which pools are divided: sizes of regions are multiples of it.
 const EXTENT: u64 = 2 << 20;
 
 /// Memory node, agent and manager in two namespaces, which serve remote memory.
@@ -90,7 +90,7 @@ pub(super) struct Run {
     pub most: u64,
     /// Counters of paging that the agent reports.
     pub paging: Option<Paging>,
-    /// Pages that the machine swapped in during the run, for ways that swap.
+    /// Pages that the machine swapped in during the run; `None` for ways of holding memory that do not swap.
     pub swapped_in: Option<u64>,
 }
 
@@ -120,7 +120,7 @@ struct Limits {
 }
 
 impl Stage {
-    /// Runs `job` until it ends or exceeds its time. `remote` is required for remote ways.
+    /// Runs `job` until it ends or exceeds its time. `remote` is required if the run uses remote memory.
     pub(super) fn run(
         &self,
         job: &Job,
@@ -162,8 +162,8 @@ impl Stage {
             most = private_bytes(limits.process.id());
             redis::end(&load.socket);
         }
-        // The result of a run with a server is known once the load has ended, so the time for the server's
-        // shutdown is not limited by the run's deadline.
+        // A run with a server has its result when the load has ended, so the server's shutdown has a time limit of its
+        // own instead of the run's deadline.
         let deadline = if loaded.is_some() { Instant::now() + GRACE * 3 } else { deadline };
         let status = loop {
             self.interrupt.check()?;
@@ -174,7 +174,7 @@ impl Stage {
                 let _ = limits.process.terminate(GRACE);
                 return Ok(Err(Missed::Late));
             }
-            // The interval is shorter at the start, for short programs.
+            // The sampling interval is shorter at the start of a run, so that short programs are sampled as well.
             if may.way == MemoryBacking::Local && look.elapsed() > LOOK.min(started.elapsed() / 16) {
                 most = most.max(private_bytes(limits.process.id()));
                 look = Instant::now();
@@ -182,7 +182,8 @@ impl Stage {
             thread::sleep(POLL);
         };
         let whole = started.elapsed();
-        // Read before the swap is switched off, since that swaps all pages in.
+        // The counter of swapped-in pages is read before the swap area is switched off, because switching it off swaps
+        // all pages in.
         let swapped_in = swapped_before.and_then(|before| Some(swapped_in()?.saturating_sub(before)));
         drop(limits);
         let said = text(&err);

@@ -12,7 +12,7 @@ use super::NamedError;
 use super::keeper::inside;
 use super::settings::{LabSettings, MANAGER_ADDRESS, SWITCH};
 
-/// Interval between two checks of a daemon, and unit of the limits below.
+/// Interval between two checks of a daemon; the limits [`END_POLLS`] and [`START_POLLS`] count such intervals.
 pub(super) const POLL: Duration = Duration::from_millis(50);
 /// Number of polls within which a daemon has to end, 10 s in all.
 pub(super) const END_POLLS: u32 = 200;
@@ -66,8 +66,8 @@ impl Daemons<'_> {
         let (settings, data) = (self.settings, self.file(node));
         let (manager, socket) = (self.manager_url(), self.file(&format!("{node}.sock")));
         let config = self.file(&format!("{node}.toml"));
-        // A new node joins through the manager's socket, where root is an administrator; afterwards the node has its
-        // own identity.
+        // At its first start, a node registers through the manager's socket, where root is an administrator. Later
+        // starts use the node's own identity, which its configuration file contains.
         let has_joined = Path::new(&config).exists();
         let usual = |program: &str| {
             let mut all = vec![self.program(program)];
@@ -202,8 +202,8 @@ impl Daemons<'_> {
         quiet(&mut read)
     }
 
-    /// Waits until `holds` returns true, as long as the daemon of `node` runs and `checked` returns no error.
-    /// `what` names the awaited event in the error.
+    /// Waits until `holds` returns true. Fails if the daemon of `node` ends, `checked` returns an error, or the time
+    /// limit passes; `what` names the awaited event in the error.
     pub(super) fn wait(
         &self,
         what: &str,

@@ -27,7 +27,8 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Returns the process id of the keeper in the caller's PID namespace; `None` when no lab is up.
 pub(super) fn keeper_pid(folder: &Path) -> Option<u32> {
     let pid: u32 = fs::read_to_string(folder.join("keeper")).ok()?.trim().parse().ok()?;
-    // The id may have been reused: a keeper has its folder among its arguments.
+    // Another program may have the same process id by now. A keeper is recognised by its arguments, which contain the
+    // lab's folder.
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let own = folder.as_os_str().as_encoded_bytes();
     arguments.split(|byte| *byte == 0).any(|argument| argument == own).then_some(pid)
@@ -54,7 +55,7 @@ pub(super) fn inside(folder: &Path) -> Option<Command> {
 
 /// Kills the keeper; the kernel then ends all processes in the PID namespace that the keeper began.
 pub(super) fn end(pid: u32) {
-    // The keeper may have ended already, which is what the caller wants.
+    // `kill` fails if the keeper has already ended, and then there is nothing to do.
     let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
 }
 
@@ -72,7 +73,7 @@ impl NamedLab {
         keeper.args(["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child=KILL", "--"]);
         keeper.arg(std::env::current_exe().map_err(failed)?).args(keep).arg(&self.folder);
         keeper.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
-        // SAFETY: one system call between fork and exec, without allocation.
+        // SAFETY: the closure makes one system call between fork and exec, and does not allocate memory.
         unsafe {
             keeper.pre_exec(|| setsid().map(drop).map_err(std::io::Error::from));
         }
@@ -107,8 +108,8 @@ fn network(settings: &LabSettings) -> Result<Lab, NamedError> {
         star = star.address(&node, &format!("{}/16", address_of(&node)));
     }
     let lab = star.build()?;
-    // A name of a namespace is a mount. A tmpfs of the keeper's own hides the names from the rest of the
-    // machine.
+    // A namespace gets a name by a mount in this folder. The keeper first mounts its own tmpfs over the folder, which
+    // hides the names from the rest of the machine.
     let failed = |step: &str, error: String| NamedError::failed(format!("{step} {NAMES}: {error}"));
     let tmpfs = |place: &str| {
         mount(Some("lab"), place, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))

@@ -280,7 +280,7 @@ impl NamedLab {
             }
         }
         let _ = fs::remove_dir_all(&self.folder);
-        // Fails, as it should, while the folder still contains other labs.
+        // The removal fails, as intended, while the folder still contains other labs.
         let _ = fs::remove_dir(&self.root);
         keeper.is_some()
     }

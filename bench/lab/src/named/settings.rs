@@ -51,8 +51,8 @@ impl LabSettings {
         std::iter::once("gmm".to_owned()).chain(self.nodes()).collect()
     }
 
-    /// Reads the settings from a lab's folder. `typed` is the beginning of commands on this lab, for the
-    /// remedy in the error.
+    /// Reads the settings from a lab's folder. `typed` is the beginning of a command on this lab as users type it; the
+    /// error message suggests such a command.
     pub(super) fn load(folder: &Path, typed: &str) -> Result<LabSettings, NamedError> {
         let path = folder.join(FILE);
         let failed = |why: String| {

@@ -71,7 +71,7 @@ impl NamedLab {
             let root = self.root.display();
             return Err(NamedError::failed(format!("{root} belongs to somebody else: set CXLOE_LAB_DIR")));
         }
-        // A lab that died with its keeper leaves its folder behind.
+        // If an earlier lab of this name ended because its keeper was killed, its folder still exists.
         let _ = fs::remove_dir_all(&self.folder);
         private.recursive(false).create(&self.folder).map_err(|e| failed(&self.folder, e))
     }

@@ -23,7 +23,8 @@ pub struct Arrivals {
 impl Arrivals {
     /// Starts a sequence with an average rate of `per_s` arrivals per second, which must be above zero.
     pub fn new(per_s: f64, spacing: Spacing, seed: u64) -> Arrivals {
-        // The addresses of the accesses may have the same seed, and must not depend on the gaps.
+        // The caller may use the same seed for the addresses of the accesses. The gaps must not depend on these
+        // addresses, so another seed is derived here.
         let mut arrivals =
             Arrivals { spacing, gap_ns: 1e9 / per_s, at_ns: 0.0, draw: Random::new(seed ^ 0xA221) };
         arrivals.advance();

@@ -66,7 +66,8 @@ impl Flows<'_> {
     ) -> Result<Counts, MeasureError> {
         let mut samples = Samples::new(&conditions.name);
         let before = (self.versions.checked, self.versions.wrong);
-        // At a low rate, the plan's time may pass with hardly an arrival.
+        // At a low offered rate, the plan's time may be too short for the minimum number of accesses, so the time limit
+        // is extended.
         let arrivals_ns = conditions.offered_per_s.map_or(0, |rate| (2.0 * LEAST as f64 * 1e9 / rate) as u64);
         let extent = Extent { ns: nanoseconds(plan.time).max(arrivals_ns), accesses: u64::MAX };
         let counts = self.serve(traffic, extent, &mut samples)?;
@@ -76,8 +77,8 @@ impl Flows<'_> {
         conditions.mix = Some(traffic.mix.to_string());
         conditions.depth = Some(traffic.depth as u64);
         conditions.not_begun = traffic.arrivals.as_ref().map(|_| counts.not_begun);
-        // An open loop that keeps up ends with its last arrival, but its rate is that over the whole time
-        // limit.
+        // If an open loop keeps up, its last access completes before the time limit. Its rate is nevertheless that over
+        // the whole time limit.
         let ns = if traffic.arrivals.is_some() { counts.last_ns.max(extent.ns) } else { counts.last_ns };
         results.add(conditions, Some(samples), LINE_BYTES, Duration::from_nanos(ns));
         Ok(counts)

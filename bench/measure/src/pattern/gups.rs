@@ -1,9 +1,9 @@
-//! GUPS, the RandomAccess test of the HPC Challenge: words of a table are xored with the values of a
-//! pseudo-random sequence, and the values also select the words.
+//! GUPS, the RandomAccess test of the HPC Challenge: words of a table are xored with the values of a pseudo-random
+//! sequence, and the values also select the words.
 //!
-//! As the test's rules permit, up to 1024 updates are read before the first is written. Xor is its own
-//! inverse, so that making the same updates again must restore the table, in which the value of each word is
-//! its own index. The rules tolerate one wrong word in a hundred; here every wrong word is an error.
+//! The test's rules permit reading up to 1024 updates before the first of them is written, and this program does so.
+//! Xor is its own inverse: if the same updates are made again, each word of the table must have its initial value, the
+//! word's own index. The rules tolerate one wrong word in a hundred; here every wrong word is an error.
 
 use std::time::{Duration, Instant};
 
@@ -212,7 +212,8 @@ mod tests {
         let changed = undo(&mut memory, 0).unwrap();
         assert!(changed > 3000, "{changed} words changed");
         assert_eq!(undo(&mut memory, 5 * BATCH as u64).unwrap(), 0);
-        // The table has seen no update since it was restored, so the one that `undo` makes changes one word.
+        // At this point the table has its initial content, so the single update that `undo` makes leaves one wrong
+        // word.
         assert_eq!(undo(&mut memory, 1).unwrap(), 1);
     }
 }

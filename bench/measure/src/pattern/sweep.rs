@@ -60,7 +60,8 @@ mod tests {
         let mut versions = stamp_all(&mut memory).unwrap();
         check_all(&mut versions, &mut memory).unwrap();
         assert_eq!((versions.checked, versions.wrong), (4096, 0));
-        // A recorded write is correct. A recorded version without a write stands for a lost write.
+        // The write of line 5 is recorded and made, so line 5 is correct. A write of line 9 is recorded but not made,
+        // as if it were lost.
         let version = versions.next_version(5);
         memory.write(5, &stamp(5, version)).unwrap();
         versions.next_version(9);

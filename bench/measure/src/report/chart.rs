@@ -171,8 +171,8 @@ pub(super) fn percentiles(results: &[Latency]) -> Result<String, ReportError> {
             let mut passed = 0;
             for &(time, count) in &result.distribution {
                 passed += count;
-                // No sample is left above the last one; its share is taken as that of one sample, to keep the
-                // curve finite.
+                // After the last bin, the share of slower samples is 0, whose logarithm is infinite. The share of one
+                // sample is used instead.
                 let left = (result.count.saturating_sub(passed)).max(1) as f64 / result.count as f64;
                 points.push((x.at(-left.log10()), y.at(time)));
             }

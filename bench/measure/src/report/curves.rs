@@ -43,8 +43,7 @@ impl Plot {
     }
 }
 
-/// Returns an axis that spans all finite values, and begins at zero if it is linear; `None` without such a
-/// value.
+/// Returns an axis that spans all finite values, and begins at zero if it is linear; `None` if no value is finite.
 fn axis(scale: &Scale, values: impl Iterator<Item = f64> + Clone, pixels: (i32, i32)) -> Option<Axis> {
     let finite = || values.clone().filter(|value| value.is_finite());
     let high = finite().fold(f64::NEG_INFINITY, f64::max);

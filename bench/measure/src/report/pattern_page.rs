@@ -169,7 +169,8 @@ fn pictures(pattern: &str, measured: &[Measured<'_>]) -> Result<Vec<(String, Str
         }
         "gups" => pictures.push(("updates per second".to_owned(), bars(measured, false)?)),
         "stream" | "mix" => {
-            // The pass that checks all lines has neither a kernel nor a mix, and no rate worth a picture.
+            // The final pass that checks all lines is omitted from the pictures: it belongs to no kernel and no mix,
+            // and its rate is of no interest.
             let shown =
                 measured.iter().filter(|m| m.conditions.kernel.is_some() || m.conditions.mix.is_some());
             let mut shown: Vec<&Measured<'_>> = shown.collect();

@@ -11,8 +11,8 @@ use super::expression::Quotient;
 use super::{Report, ReportError};
 use crate::machine::median;
 
-/// Minimum quotient of the shortest time in the far class and the longest time in the near class. If no two
-/// adjacent times are so far apart, all trials are of one class.
+/// Minimum gap between the near and the far class of trials, as the quotient of the shortest round trip in the far
+/// class and the longest in the near class. Without such a gap, all trials are of one class.
 const GAP: f64 = 1.5;
 /// Round trips below this many nanoseconds count as between near cores, however much shorter others are: two
 /// threads of one core take 40 ns, two adjacent cores 150 ns.
@@ -31,7 +31,7 @@ pub struct Ratio {
     /// Class of the trials that were compared; absent if all trials are of one class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-    /// Number of trials in that class: the lowest number of any operand.
+    /// Number of trials of the compared class: the lowest number among the results in the ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trials: Option<usize>,
     /// Target: an upper bound for latencies and costs, a lower bound for rates.
@@ -52,7 +52,7 @@ pub enum Statistic {
     BytesPerOp,
 }
 
-/// Class of trials by the distance of the two cores, or by its absence.
+/// Class of trials by the distance of the two cores: near, far, or trials of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -60,7 +60,7 @@ pub enum Class {
     Near,
     /// Cache lines take clearly longer than in the near trials of the same run, and longer than between adjacent cores.
     Far,
-    /// All trials, because no class has trials of all operands.
+    /// Trials of all classes, because no class has trials of every result in the ratio.
     Mixed,
 }
 
@@ -119,8 +119,8 @@ impl Report {
         self.add_ratio_as(name, name, statistic, target)
     }
 
-    /// Computes a ratio from `expression` as [`add_ratio`](Self::add_ratio) does, but lists it under another
-    /// `name`. For a limit that was measured in several shapes, whose names differ from run to run.
+    /// Computes a ratio from `expression` as [`add_ratio`](Self::add_ratio) does, but lists it under another `name`:
+    /// the names of limits that are measured in several shapes differ from run to run, and `name` does not.
     ///
     /// # Errors
     /// Returns the errors of [`add_ratio`](Self::add_ratio).
@@ -149,7 +149,7 @@ impl Report {
         };
         let sides = || std::iter::once(&above).chain(&below);
         let trials = |class| sides().map(|side| of_class(side, class).len()).min().unwrap_or(0);
-        // Of classes with equally many trials, the last in this list is taken.
+        // If several classes have the same number of trials, the last of them in this list is selected.
         let class = [None, Some(Class::Far), Some(Class::Near)]
             .into_iter()
             .filter(|&class| trials(class) > 0)

@@ -114,11 +114,11 @@ impl Samples {
         self.trial.reset();
     }
 
-    /// Ends a trial with the cache-line round trips before and after it. If the class of the cores changed in
-    /// between, the samples are discarded, since they are of both classes.
+    /// Ends a trial with the cache-line round trips before and after it. If the class of the cores (near or far)
+    /// changed during the trial, the samples are discarded, because they mix both classes.
     pub(crate) fn end_steady_trial(&mut self, before_ns: Option<f64>, after_ns: Option<f64>) {
         match (before_ns, after_ns) {
-            // The samples of both classes are mixed, and cannot be separated any more.
+            // The samples of the near and the far class are mixed, and cannot be separated afterwards.
             (Some(before), Some(after)) if moved(before, after) => self.trial.reset(),
             (Some(before), Some(after)) => self.end_trial(Some((before + after) / 2.0)),
             _ => self.end_trial(None),

@@ -22,7 +22,8 @@ pub(super) struct Fifo {
     entries: VecDeque<Ps>,
     /// Time at which the reader finishes the last entry that it has begun.
     reader_free: Ps,
-    /// Time of the last PFC frame; `None` since the number of entries last fell to the threshold.
+    /// Time of the last PFC frame; `None` if there was none, or if the number of entries has fallen to the threshold
+    /// since then.
     signalled_at: Option<Ps>,
     peak: usize,
 }
@@ -165,7 +166,7 @@ mod tests {
         // and one more entry exceeds the threshold again.
         let first = fill(&mut fifo, 10, 0, 12_000);
         assert_eq!(first, [10_100, 10_450, 10_800, 11_150, 11_500, 11_600]);
-        // The next stall starts at 20 us and exceeds the threshold again.
+        // The next stall starts at 20 us, and during it the number of entries exceeds the threshold again.
         assert_eq!(fill(&mut fifo, 10, 12_000, 20_300), [20_100]);
     }
 

@@ -18,7 +18,7 @@ const THRESHOLD: u32 = 50;
 const PAPER_RATES: (f64, f64) = (41.0, 42.0);
 /// Initial rates, in Gbit/s, of the runs whose rate over time is drawn.
 const TRACED: [u64; 4] = [10, 40, 70, 100];
-/// Part of those runs that is drawn, in microseconds from the start.
+/// Part of each traced run that is drawn, in microseconds from the start of the run.
 const TRACED_US: f64 = 3000.0;
 
 /// Final rates against the initial rate, from 10 to 100 Gbit/s in steps of 10.

@@ -1,11 +1,11 @@
 //! The congestion figures of the paper "CXL over Ethernet", Fig. 11 and Fig. 12, from a simulated link of 100 Gbit/s
-//! and the released controller and token bucket ([`cxloe_cc`]).
+//! and the daemons' own controller and token bucket ([`cxloe_cc`]).
 //!
-//! A sender that always has data, paced by its token bucket, fills the receive FIFO of a memory node over a
-//! wire that carries one slot at a time. Above a threshold of entries, the node sends PFC frames; each
-//! reaches the controller after the feedback delay. [`Run`] simulates this frame by frame; [`Fig11`] and
-//! [`Fig12`] are sweeps over many runs, with tables, CSV and SVG. Nothing depends on the clock or the
-//! machine, so that the same program produces the same bytes everywhere.
+//! A sender that always has data, paced by its token bucket, fills the receive FIFO of a memory node over a wire that
+//! carries one slot at a time. Above a threshold of entries, the node sends PFC frames; each reaches the controller
+//! after the feedback delay. [`Run`] simulates this frame by frame; [`Fig11`] and [`Fig12`] are sweeps over many runs,
+//! with tables, CSV and SVG. Nothing depends on the clock or the machine, so that the same program produces the same
+//! bytes everywhere.
 //!
 //! # The model, and the reasons for it
 //! The paper gives the link's rate, the controller's times and the thresholds, but not how the FIFO is filled and

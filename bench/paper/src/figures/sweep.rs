@@ -14,8 +14,8 @@ use super::{Model, Plan, Run};
 pub(super) const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
 /// Simulated length of each run, long enough to average several milliseconds of the final rate.
 const LENGTH: Duration = Duration::from_millis(12);
-/// Simulated time after which the rate has converged, so that it is averaged from then on. From 10 Gbit/s, 32
-/// increments and the controller's first stable interval take 1.5 ms.
+/// Simulated time after which the rate has converged; the final rate is averaged from this time to the end of the run.
+/// From 10 Gbit/s, 32 increments and the controller's first stable interval take 1.5 ms.
 const SETTLED: Duration = Duration::from_millis(3);
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

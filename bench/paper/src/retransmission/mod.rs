@@ -5,10 +5,10 @@
 //!   operations --> compute node -- 100 Gbit/s, 2 us, loses frames --> memory node --> memory
 //! ```
 //!
-//! The protocol's ends are the released sessions. Those of Go-Back-N are a model with the protocol's frames
-//! and timers, the actions after a silence included, so that only the scheme differs. Time is virtual, so
-//! that a run depends on its settings alone. Passes over a set of pages write and read alternately, with 128
-//! bursts in flight as by a line port, and every byte read is compared.
+//! The protocol's ends are the sessions that the daemons use. The ends of Go-Back-N are a model with the protocol's
+//! frames and timers, the actions after a silence included, so that only the scheme differs. Time is virtual, so that a
+//! run depends on its settings alone. Passes over a set of pages write and read alternately, with 128 bursts in flight
+//! as by a line port, and every byte read is compared.
 //!
 //! | module | |
 //! |---|---|
@@ -78,14 +78,14 @@ pub struct Outcome {
     pub bytes: u64,
     /// Number of frames sent by both ends.
     pub frames: u64,
-    /// Number of these frames that the link lost.
+    /// Number of frames, of both ends, that the link lost.
     pub lost: u64,
     pub requests_again: u64,
     pub answers_again: u64,
     /// Number of SACKs, or of NAKs with Go-Back-N.
     pub sacks: u64,
-    /// Number of probes sent after a silence, or with Go-Back-N of silences after which requests were sent
-    /// again.
+    /// Number of probes sent after a silence. With Go-Back-N, which sends no probes, number of silences after which
+    /// requests were sent again.
     pub probes: u64,
     pub timeouts: u64,
     pub took_ns: u64,

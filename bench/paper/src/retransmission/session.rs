@@ -1,4 +1,4 @@
-//! Selective retransmission: both ends of a session of the protocol, as released.
+//! Selective retransmission: both ends of a session of the protocol, with the code of the daemons.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;

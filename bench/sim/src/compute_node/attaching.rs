@@ -24,8 +24,8 @@ fn addresses(attachment: &Attachment) -> Range<u64> {
 }
 
 impl Program {
-    /// Applies the region changes of the manager's last answer, as `cn-agent`'s worker does between two
-    /// rounds.
+    /// Applies the region changes of the manager's last answer to `engine`, as `cn-agent`'s worker does between two
+    /// rounds of its loop.
     pub fn follow_orders(&mut self, engine: &mut Engine, now: Time) {
         let Some(changes) = self.orders.take() else { return };
         changes.into_iter().for_each(|change| self.apply_change(engine, change, now));
@@ -62,7 +62,7 @@ impl Program {
             AttachmentChange::Drain { attachment, ticket }
                 if self.mistake == Some(PlantedFault::LetsGoEarly) =>
             {
-                // The planted fault: the region is reported as drained before its modified lines are written
+                // With this planted fault, the region is reported as drained before its modified lines are written
                 // back.
                 managed.attachments.drained(ticket);
                 managed.station.detach(engine, &attachment.region, attachment.hpa);
@@ -112,7 +112,8 @@ impl Program {
         self.attached(attachment, 0);
     }
 
-    /// Records that the engine decodes the region's bytes from offset `from` on.
+    /// Records that the engine decodes the region's bytes at offset `from` and above, and which memory nodes they are
+    /// on.
     fn attached(&mut self, attachment: &Attachment, from: u64) {
         let Attachment { region, hpa, .. } = attachment;
         for (decoder, shape) in region.decoders.iter().enumerate() {
@@ -143,8 +144,8 @@ impl Program {
         }
     }
 
-    /// Returns the part of a region at `place`: the existing part if its content was kept, else a new part,
-    /// whose lines are zero.
+    /// Returns the index of the region part (a region's memory on one memory node) at `place`: the existing part if its
+    /// content was kept, else a new part, whose lines are zero.
     fn part(&mut self, place: RegionPart, mn: usize, cmem: u64, born: Option<u64>, lost: bool) -> usize {
         let known = self.regions.iter().position(|r| r.place.as_ref().is_some_and(|p| p.is_at(&place)));
         let life = known.map_or(0, |at| self.regions[at].life);
@@ -171,7 +172,8 @@ impl Program {
         }
     }
 
-    /// Returns the incarnation that the last session with memory node `mn` reported.
+    /// Returns the incarnation (random number that identifies the content of its pool) that the last session with
+    /// memory node `mn` reported.
     fn session_of(&self, mn: usize) -> Option<u64> {
         self.regions.iter().filter(|region| region.origin.mn == mn).find_map(|region| region.session)
     }
@@ -185,8 +187,8 @@ impl Program {
         }
     }
 
-    /// Continues to write back the regions that are being released or moved, and checks the pool once a
-    /// release is complete.
+    /// Continues to write back the regions that the node is to release or move. When the release of a region is
+    /// complete, checks the region's content in the pool.
     pub fn drain(
         &mut self,
         engine: &mut Engine,

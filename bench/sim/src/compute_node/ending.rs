@@ -126,8 +126,8 @@ impl Program {
             }
             Err(error) => {
                 let region = &self.regions[op.region];
-                // The region was replaced meanwhile, and its registers are those of the new region. So only
-                // the completion is checked, not the data.
+                // The region may have been replaced while the operation was in flight. The check then knows only the
+                // new region, so `ended` makes it accept each error that the end of the old region can cause.
                 let ended = region.place.is_some() && region.life != op.life;
                 check_error(&op, error, region, around, &mut tally.figures, Moment { sent: true, ended })
                     .map_err(broken)
@@ -144,15 +144,15 @@ impl Program {
         Ok(())
     }
 
-    /// Compares a memory node's pool with the last writes to a part, whose cached lines must have been
-    /// written back.
+    /// Compares a memory node's pool with the last writes to a region part (a region's memory on that node), whose
+    /// cached lines must have been written back.
     pub(super) fn check_stored(
         &mut self,
         part: usize,
         around: NodeContext<'_>,
     ) -> Result<(), InvariantViolation> {
         if self.paged.is_some() {
-            // The pages of a mapped region are compared as a whole, in `finish`.
+            // If programs have mapped the region, `finish` compares all of its pages together.
             return Ok(());
         }
         let region = &mut self.regions[part];
@@ -171,8 +171,8 @@ impl Program {
         Ok(())
     }
 
-    /// Lets programs begin once the region that they map is attached, and requests the pages that their
-    /// threads wait for. Returns the number of actions.
+    /// Starts the programs when the region that they map is attached, and requests the pages that their threads wait
+    /// for. Returns the number of actions.
     pub(super) fn demand_pages(
         &mut self,
         engine: &mut Engine,

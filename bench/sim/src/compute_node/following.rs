@@ -1,5 +1,5 @@
-//! A compute node's connection to the simulated manager: the messages are those of the released [`Follow`].
-//! The state file survives the end of the process.
+//! A compute node's connection to the simulated manager: the messages come from [`Follow`], the code that `cn-agent`
+//! uses. The state file survives the end of the process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(super) struct Managed {
     /// Time until which the node waits before it registers with the manager.
     paused_until: Option<Time>,
     quiet_mark: QuietMark,
-    /// Number of the newest applied event for which all operations that were then in flight have ended.
+    /// Number of the newest applied event such that all operations in flight at its application have ended.
     quiet: u64,
     /// Number of the last event that the node has applied.
     told_event: u64,
@@ -126,8 +126,8 @@ impl Managed {
         self.paused_until.or(self.port.deadline())
     }
 
-    /// Returns true if the node has received all events in the manager's store and has a region. Such a node
-    /// refuses a manager that lacks these events.
+    /// Returns true if the node has a region, and has received the latest change of its regions in the manager's store
+    /// `state`. Such a node refuses a manager that lacks this change.
     pub fn has_followed(&self, state: &FabricState) -> bool {
         let after_event = self.follow.after_event();
         let announced = state.compute_nodes.get(&self.cn()).is_some_and(|cn| cn.regions_event == after_event);
@@ -171,8 +171,8 @@ impl Managed {
                 (ManagerCall::SyncComputeNode(self.cn(), sync), wait)
             }
         };
-        // With the planted fault of accepting old answers, the node may still wait for the answer to its last
-        // call.
+        // The planted fault `TakesOldAnswers` accepts an old answer, so the call for the new answer may still be in
+        // progress.
         if !self.port.is_calling() {
             self.port.call(request, wait, now, net);
         }
@@ -180,7 +180,7 @@ impl Managed {
 
     /// Handles an answer from the manager; returns the region changes in it if the node accepts the answer.
     fn handle(&mut self, call: u64, answer: ManagerReply, now: Time) -> Option<Vec<AttachmentChange>> {
-        // The planted fault: any answer is taken as the answer to the last call.
+        // With this planted fault, the node accepts any answer as the answer to its last call.
         let mistaken = self.mistake == Some(PlantedFault::TakesOldAnswers)
             && self.follow.is_syncing()
             && matches!(answer, ManagerReply::ComputeNodeSynced(_));
@@ -192,8 +192,8 @@ impl Managed {
             ManagerReply::ComputeNodeRegistered(answer) => Followed::Registered(answer),
             ManagerReply::ComputeNodeSynced(mut synced) => {
                 if mistaken {
-                    // The node's watermark does not go back even then; only the changes in the answer are
-                    // old.
+                    // The planted fault concerns only the region changes in the old answer: the node's watermark does
+                    // not go back.
                     synced.after_event = synced.after_event.max(self.follow.after_event());
                 }
                 Followed::Synced(synced)
@@ -215,8 +215,8 @@ impl Managed {
         }
     }
 
-    /// Records that all received events are applied. The node becomes quiet once the operations now in flight
-    /// have ended.
+    /// Records that all received events are applied. When the operations that are now in flight have ended, the node
+    /// reports to the manager that the last of these events is quiet.
     pub fn followed(&mut self, engine: &mut Engine) {
         if self.told_event != self.follow.after_event() {
             self.told_event = self.follow.after_event();
@@ -225,7 +225,7 @@ impl Managed {
         self.poll_quiet(engine);
     }
 
-    /// Checks whether the operations that [`followed`](Self::followed) has recorded have ended.
+    /// Checks whether the operations that were in flight at the last call of [`followed`](Self::followed) have ended.
     pub fn poll_quiet(&mut self, engine: &mut Engine) {
         self.quiet = self.quiet_mark.poll(engine).unwrap_or(self.quiet);
     }
@@ -250,12 +250,13 @@ impl Managed {
 }
 
 impl ComputeNode {
-    /// Returns true if the node has followed a manager and has received all events in the store `state`.
+    /// Returns true if a manager controls the node, and the node has a region and has received the latest change of its
+    /// regions in the store `state`.
     pub fn has_followed(&self, state: &FabricState) -> bool {
         self.program.managed.as_ref().is_some_and(|managed| managed.has_followed(state))
     }
 
-    /// Returns the watermark of the events that the node has received; `None` without a manager.
+    /// Returns the watermark of the events that the node has received; `None` if no manager controls the node.
     pub fn seen(&self) -> Option<Watermark> {
         self.program.managed.as_ref().map(|managed| managed.attachments.seen())
     }
@@ -305,7 +306,7 @@ impl ComputeNode {
         let broken = |why: String| Err(InvariantViolation::Rule(format!("{}: {why}", managed.name())));
         let listed = managed.attachments.list();
         let own: Vec<_> = state.regions.values().filter(|region| region.owner == managed.cn()).collect();
-        // A region that was disabled before its owner received it has no address there yet.
+        // A region may be disabled before its owner has received it; its owner then has no address for the region.
         let usable = |region: &&&Region| region.state != RegionState::Disabled;
         for region in own.iter().filter(usable) {
             let known = listed.iter().find(|known| known.region == region.name.as_str());

@@ -1,4 +1,5 @@
-//! Operations of a program: drawn, then submitted to the engine, which accepts, defers or refuses them.
+//! The operations of a simulated program: each is drawn at random and submitted to the engine, which accepts, defers or
+//! refuses it.
 
 use std::time::Duration;
 
@@ -59,7 +60,7 @@ impl Program {
             None => return Ok(()),
         };
         if !self.parts.is_empty() {
-            // All operations of one range are submitted in direct succession.
+            // The operations into which one range is split are submitted directly one after the other, without pauses.
             self.issue_at = now + INSTANT;
         }
         if op.at == now {
@@ -106,7 +107,8 @@ impl Program {
                     self.put_off = (self.put_off * 2).clamp(PAUSE_MIN, BUSY_MAX);
                     let again = now + self.put_off;
                     let due = engine.deadline();
-                    // The engine may have room again once its next timer has expired.
+                    // The engine may have room when its next timer has expired, so the next attempt is not later than
+                    // that.
                     self.issue_at = if due > now { again.min(due) } else { again };
                 } else {
                     self.trace.log(now, Name(self.mac), || format!("{op}: refused, {error}"));
@@ -185,13 +187,12 @@ impl Program {
         unreachable!("there are no more lines")
     }
 
-    /// Returns the part that contains all lines of a piece, and the index in that part of the piece's first
-    /// line.
+    /// Returns the region part (a region's memory on one memory node) that contains all lines of `piece`, and the index
+    /// of the first of these lines in the part.
     fn locate(&self, piece: &Segment) -> Result<(usize, usize), InvariantViolation> {
         let place = |line: usize| self.layout.place(piece.hpa + piece.offset(line));
         let (mn, dpa) = place(0).ok_or_else(|| self.astray(piece, "it begins nowhere"))?;
-        // A planted fault switches this check off: a wrong route has to be found by the data of reads and
-        // writes.
+        // If a fault is planted, this check is off: the data of reads and writes must then reveal a wrong route.
         for line in (1..piece.lines).filter(|_| self.mistake.is_none()) {
             if place(line) != Some((mn, dpa + (line * LINE_SIZE) as u64)) {
                 return Err(self.astray(piece, &format!("its line {line} lies elsewhere")));
@@ -204,8 +205,8 @@ impl Program {
         InvariantViolation::Rule(format!("{}: {why}: {piece:?}", Name(self.mac)))
     }
 
-    /// Submits an operation to the engine. Returns the data of a read that completes at once, meaningless
-    /// data for another operation that does, and `None` if the operation completes later, through the sink.
+    /// Submits an operation to the engine. If the operation completes at once, returns the data of a read, or
+    /// meaningless data for another operation. Returns `None` if the operation completes later, through the sink.
     fn make(
         &mut self,
         op: &Operation,

@@ -131,7 +131,7 @@ impl ComputeNode {
         node
     }
 
-    /// Makes the node get its regions from the manager from now on; call it for a node whose layout is empty.
+    /// Makes the node get its regions from the manager, instead of from its layout, which must be empty.
     pub fn follow_manager(&mut self, random: Random, trace: Trace) {
         self.program.next_value = (self.program.index as u64 + 1) << 40;
         self.program.managed = Some(Managed::new(self.program.index, &self.requesters[0], random, trace));
@@ -144,12 +144,12 @@ impl ComputeNode {
         (0..self.queues).map(move |shard| mac.shard(shard))
     }
 
-    /// Makes any failed operation a violation from now on, for runs in which nothing but frames is lost.
+    /// Makes every later failure of an operation a violation, for runs whose only disturbance is the loss of frames.
     pub fn expect_success(&mut self) {
         self.program.all_succeed = true;
     }
 
-    /// Makes programs map the node's region once it is attached. `savings` determines the times at which they
+    /// Makes programs map the node's region when it is attached. `savings` determines the times at which the programs
     /// have the whole region written back.
     pub fn map(&mut self, plan: PagingPlan, random: Random, savings: Random) {
         self.program.paged = Some(Box::new(Paged::new(plan, random, savings, self.program.mistake)));

@@ -1,4 +1,4 @@
-//! A region that programs have mapped: the released pager, the pager's transfers through the engine, and the
+//! A region that programs have mapped: the pager of `cn-agent`, the pager's transfers through the engine, and the
 //! simulated kernel between the programs and the pager.
 
 use std::any::Any;
@@ -24,18 +24,18 @@ use crate::tally::Figures;
 
 /// Maximum time between two steps of threads and pager.
 const STEP: Duration = Duration::from_micros(2);
-/// Maximum time between two steps once threads begin no further accesses, so that the end of a run takes few
-/// rounds.
+/// Maximum time between two steps of threads and pager at the end of a run, when threads begin no further accesses.
+/// Longer steps let the end take fewer rounds.
 const QUIET_STEP: Duration = Duration::from_micros(20);
-/// Number of kernel operations within which an agent that is to be killed dies.
+/// Maximum number of kernel operations that an agent still makes before its planned death.
 const DYING: u64 = 60;
 /// Number that identifies the region in the pager's transfers.
 const SPACE: u16 = 0;
 
 type PageTableWords = Arc<[AtomicU64]>;
 
-/// Write-backs of the whole region during a run, while threads continue; made for shared memory, with half of
-/// the seeds.
+/// State of the write-backs of the whole region that are made at random times while threads continue. Only shared
+/// memory has them, with half of the seeds.
 struct Saving {
     random: Random,
     wanted: bool,
@@ -46,7 +46,8 @@ struct Saving {
 /// Stage of the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finish {
-    /// All threads stop and pending actions end; then every thread reads the pages from this one on once more.
+    /// All threads stop and pending actions end; then every thread reads all pages again, of which the page with this
+    /// number is next.
     Settle(u32),
     /// All modified pages are being written back.
     Clean,
@@ -61,13 +62,13 @@ pub(super) struct Paged {
     transfers: Transfers,
     tables: Vec<(ViewId, PageTableWords)>,
     ended: Vec<FinishedTransfer>,
-    /// First HPA at which the region is attached; `None` until then.
+    /// First HPA at which the region is attached; `None` until it is attached.
     pub hpa: Option<u64>,
     steps: u64,
     next_at: Time,
     finish: Finish,
     saving: Saving,
-    /// True after the agent was killed during an action, until a successor has its state.
+    /// True after the agent was killed during an action, until another agent has taken over its state.
     died: bool,
     /// First violation found, until [`Paged::broken`] takes it.
     broken: Option<String>,
@@ -135,8 +136,8 @@ impl Paged {
         self.kernel.mistake = Some(mistake);
     }
 
-    /// Lets programs begin once the region is attached. Returns the content that the region's pages must have
-    /// at the memory nodes from the beginning, if the region is not new.
+    /// Lets programs begin, because the region is now attached at `hpa`. Returns the content that the region's pages
+    /// must have at the memory nodes from the beginning; empty if the region is new.
     pub fn begin(&mut self, hpa: u64) -> Vec<Page> {
         self.hpa = Some(hpa);
         if !self.plan.filled {
@@ -165,18 +166,19 @@ impl Paged {
         self.transfers.deadline()
     }
 
-    /// Returns true if pages wait for room in the engine.
+    /// Returns true if requests for pages wait for room in the engine.
     pub fn is_waiting(&self) -> bool {
         self.transfers.is_waiting()
     }
 
-    /// Makes the agent die within its next kernel operations, also in the middle of an action of the pager.
+    /// Makes the agent die during one of its next kernel operations, which may be in the middle of an action of the
+    /// pager.
     pub fn kill_soon(&mut self) {
         let within = 1 + self.kernel.below(DYING);
         self.kernel.crash_in = Some(within as u32);
     }
 
-    /// Returns true if the agent has died and no successor has its state yet.
+    /// Returns true if the agent has died and no other agent has taken over its state yet.
     pub fn has_died(&self) -> bool {
         self.died
     }
@@ -281,7 +283,7 @@ impl Paged {
         }
     }
 
-    /// Begins a write-back of the whole region from time to time, and continues it.
+    /// Begins a write-back of the whole region at random times, and continues one that is in progress.
     fn save(&mut self) {
         let Saving { random, wanted, from } = &mut self.saving;
         if *wanted && !self.kernel.quiet && from.is_none() && random.below(100) == 0 {
@@ -330,8 +332,8 @@ impl Paged {
         }
     }
 
-    /// Connects helpers of forked children to the agent, lets processes exit, and ends the views of those
-    /// that have exited; all at random times.
+    /// At random times: connects helpers of forked children to the agent, lets processes exit, and ends the views (the
+    /// pager's page tables) of exited processes.
     fn join_and_exit(&mut self) {
         if self.plan.kind == MemorySharing::Shared {
             return;
@@ -361,7 +363,8 @@ impl Paged {
         }
     }
 
-    /// Checks the values that programs have read, and that every waiting thread will be woken.
+    /// Checks the values that programs have read, and that each waiting thread has a pending fault, so that it will be
+    /// woken.
     fn check(&mut self) {
         let violation = self.kernel.violation.take();
         // For each waiting thread that the kernel does not wake, the pager must have a pending fault.
@@ -386,8 +389,8 @@ impl Paged {
         let kind = self.plan.kind;
         self.pager = Pager::new(options(self.plan.limit), slots(kind, false));
         self.pager.expect_more();
-        // The successor numbers views from the beginning, so a number of the dead agent must not be mistaken
-        // for one of the successor.
+        // The new agent numbers its views (the pager's page tables) from the beginning. A number from the dead agent
+        // must not be mistaken for one of the new agent, so the old numbers are moved to `before`.
         for process in &mut self.kernel.processes {
             (process.before, process.view, process.mapping) =
                 (process.view, ViewId(u16::MAX), MappingId(u16::MAX));
@@ -395,8 +398,8 @@ impl Paged {
         for (old, table) in std::mem::take(&mut self.tables) {
             let view = self.pager.add_view(PageTable::new(Arc::clone(&table)), true).expect("one of few");
             self.tables.push((view, table));
-            // A view's new number may be another view's old one, so processes are found by the old number
-            // kept in `before`.
+            // The new number of a view may equal the old number of another view. So the processes of a view are found
+            // by the old number in `before`.
             for process in self.kernel.processes.iter_mut().filter(|p| p.alive && p.before == old) {
                 process.view = view;
                 process.mapping = self.pager.add_mapping(view).expect("one of few");
@@ -426,13 +429,14 @@ impl Paged {
         figures.discards += counters.discarded;
     }
 
-    /// Returns true if everything has ended and all checks have passed.
+    /// Returns true if the end of the run is complete: all threads have read all pages again, and the modified pages of
+    /// shared memory have been written back.
     pub fn is_finished(&self) -> bool {
         self.finish == Finish::Done
     }
 
-    /// Continues with the end of the run, in which threads begin no further accesses; returns true once
-    /// everything has ended.
+    /// Continues with the end of the run, in which threads begin no further accesses; returns true when the end is
+    /// complete.
     pub fn finish(&mut self) -> bool {
         (self.kernel.quiet, self.kernel.crash_in, self.steps) = (true, None, 0);
         if self.died || self.hpa.is_none() {

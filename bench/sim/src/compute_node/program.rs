@@ -29,17 +29,17 @@ use crate::trace::{Name, Trace};
 use crate::verdict::check_write_back;
 use crate::violation::InvariantViolation;
 
-/// State of a memory node, as the sessions of one process have reported it.
+/// State of a memory node as reported by the sessions of one process of the compute node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reported {
     /// Incarnation of the memory node's content.
     pub incarnation: Option<u64>,
-    /// True if the session has reported that this content is lost.
+    /// True if a session has reported that the content of this incarnation is lost.
     pub lost: bool,
 }
 
-/// A program that reads and writes lines, each with a register of its expected values, or programs with
-/// mapped memory.
+/// Load of a compute node: either a program that reads and writes lines, and checks each against a register (the line's
+/// expected values), or programs with mapped memory.
 pub(super) struct Program {
     pub mac: Mac,
     pub index: usize,
@@ -49,7 +49,8 @@ pub(super) struct Program {
     pub now: Time,
     pub random: Random,
     pub shape: Shape,
-    /// Parts of regions; without a manager, one for each memory node, in that order.
+    /// Parts of regions (a part is a region's memory on one memory node). Without a manager there is one part for each
+    /// memory node, in the order of the memory nodes.
     pub regions: Vec<Region>,
     pub layout: Layout,
     pub mistake: Option<PlantedFault>,
@@ -60,16 +61,15 @@ pub(super) struct Program {
     pub next_user: u32,
     pub next_value: u64,
     pub pending: Option<Operation>,
-    /// Operations on the remaining pieces of the present range, which are submitted without a pause.
+    /// Operations on the remaining pieces of the current range of addresses; they are submitted without a pause.
     pub parts: VecDeque<Operation>,
-    /// Index of the line near which half of the operations on an interleaved region are drawn, so that they
-    /// collide.
+    /// Index of a line. Half of the operations on an interleaved region access lines near it, so that they collide.
     pub hot: u64,
     pub issue_at: Time,
     pub pause: Duration,
-    /// Interval by which the pending operation was deferred last.
+    /// Last delay of the pending operation, which the engine has refused as busy. The delay doubles with each refusal.
     pub put_off: Duration,
-    /// Maximum number of stranded lines so far.
+    /// Maximum number of stranded lines (modified lines whose memory node is unreachable) so far.
     pub stranded: usize,
     pub depth: usize,
     /// Maximum number of operations submitted in direct succession.
@@ -91,7 +91,7 @@ impl Program {
         self.pending.is_some() || !self.parts.is_empty() || self.quota > 0 && !self.layout.parts().is_empty()
     }
 
-    /// Abandons the operations on these parts of regions that were not submitted yet.
+    /// Abandons the operations that access one of these parts of regions and were not submitted yet.
     pub fn give_up(&mut self, parts: &[usize]) {
         self.pending = self.pending.filter(|op| !parts.contains(&op.region));
         self.parts.retain(|op| !parts.contains(&op.region));
@@ -110,8 +110,8 @@ impl Program {
             return Ok(0);
         }
         let before = self.next_user;
-        // A pause is counted for each operation, so that a program that submits several at once takes as long
-        // as others.
+        // The pauses of all submitted operations are added up, so that a program that submits several at once takes as
+        // long as one that submits them singly.
         let mut pauses = Duration::ZERO;
         for made in 1..=self.together {
             self.issue(engine, now, tx, around, tally)?;
@@ -127,7 +127,7 @@ impl Program {
         Ok(made.saturating_sub(u32::from(self.pending.is_some())) as usize)
     }
 
-    /// Checks the losses that the engine has reported, and the operations that it has completed.
+    /// Checks what the engine has reported: losses of content, and completed operations.
     pub fn take(
         &mut self,
         engine: &mut Engine,
@@ -178,12 +178,14 @@ impl Program {
                     let losses = losses.expect("one of the node's");
                     let regions = self.regions.iter_mut().filter(|region| region.origin.mn == at);
                     regions.for_each(|region| region.opened(incarnation, losses));
-                    // Operations are refused while there is no session; now the next one may succeed.
+                    // Operations are refused without a session. A session has opened, so the next operation is tried at
+                    // once.
                     self.issue_at = self.issue_at.min(now);
                 }
                 EngineEvent::Session { event: SessionEvent::Dead, .. } => tally.figures.deaths += 1,
                 EngineEvent::Session { .. } => {}
-                // The regions of a simulated run have one copy each, so no leg can replace another.
+                // Regions of a simulated run are not mirrored, so no leg (a copy on one memory node) can replace
+                // another.
                 EngineEvent::LegSilent { .. } | EngineEvent::LegFilled { .. } => {}
                 EngineEvent::WriteBackRefused { hpa, error } => {
                     let place = self.layout.place(hpa);
@@ -203,12 +205,12 @@ impl Program {
     }
 }
 
-/// The program's part in one round of the engine.
+/// The program as the user of its engine in one round, with the state that its checks need.
 pub(super) struct Step<'a> {
     pub program: &'a mut Program,
     pub around: NodeContext<'a>,
     pub tally: &'a mut Tally,
-    /// True if the round submits the program's operations. A program with a port submits them before the
+    /// True if the program submits its operations within the round. A program with a port submits them before the
     /// round.
     pub submits: bool,
     /// First violation found in the round, as an error.
@@ -230,7 +232,7 @@ impl Step<'_> {
         })
     }
 
-    /// Submits the requests of one call of a port, and sends them.
+    /// Carries out one call of the program's port: submits operations and sends their frames.
     pub fn call(&mut self, engine: &mut Engine, link: &mut SimulatedLink<'_>, now: Time) {
         if self.shares_frames() {
             engine.hold();
@@ -260,7 +262,7 @@ impl Users for Step<'_> {
         self.check(|program, around, tally| program.take(engine, now, around, tally));
         let program = &mut *self.program;
         if program.pending.is_some() || !program.parts.is_empty() {
-            // The pending operation may have waited for what has just arrived.
+            // The pending operation may have waited for one of these frames, so it is tried again at once.
             program.issue_at = program.issue_at.min(now);
         }
     }
@@ -284,7 +286,7 @@ impl Users for Step<'_> {
         while let Some((session, job)) = engine.poll_handshake() {
             engine.handshake_done(session, job.run(), now);
         }
-        // A timer may have completed operations.
+        // The engine's timers may have ended operations, so completions are checked again.
         self.check(|program, around, tally| program.take(engine, now, around, tally));
     }
 

@@ -27,10 +27,10 @@ use crate::tally::Tally;
 use crate::trace::Name;
 use crate::violation::InvariantViolation;
 
-/// Time between two rounds of a spinning thread that find nothing. A frame that arrives ends this time at
-/// once.
+/// Time between two rounds of a thread that spins (polls without sleeping) and finds nothing. An arriving frame ends
+/// this time at once.
 const SPIN_ROUND: Duration = Duration::from_micros(10);
-/// Time between two rounds while a timer is due that cannot be served, because the transmit ring is full.
+/// Time between two rounds if an overdue timer cannot be served because the transmit ring is full.
 const ROUND: Duration = Duration::from_micros(1);
 
 /// Thread that calls a node's engine.
@@ -46,7 +46,7 @@ pub(super) struct Waking {
     pub driver: Driver,
     /// Time until which the thread runs no round unless an event occurs.
     until: Time,
-    /// True if the thread sleeps until then; otherwise it polls.
+    /// True if the thread sleeps until the time `until`; false if it polls.
     sleeps: bool,
 }
 
@@ -84,7 +84,7 @@ impl Program {
         calls.then_some(self.issue_at).into_iter().chain(faults).min()
     }
 
-    /// Returns the state of engine and program after a round, from which the sleep policy decides.
+    /// Returns what the sleep policy needs to know about engine and program after a round.
     fn seen(&self, engine: &Engine, found: Found) -> Seen {
         let drains = self.managed.as_ref().is_some_and(|managed| managed.drains.makes_progress());
         let pages = self.paged.as_ref().is_some_and(|paged| paged.is_waiting());
@@ -136,8 +136,8 @@ impl ComputeNode {
         Ok(!self.has_died() && self.rest(now, found, around, tally)?)
     }
 
-    /// Checks that the node does not sleep while a timer is due. Returns false without a violation: no round
-    /// follows.
+    /// Checks that the node does not sleep while a timer is due. Without a violation, the result is false: no further
+    /// round is needed now.
     fn check_timers(&self, now: Time) -> Result<bool, InvariantViolation> {
         let due = self.program.timer(&self.engine);
         if self.waking.sleeps && due < now {
@@ -163,7 +163,7 @@ impl ComputeNode {
         let mut step = Step { program, around, tally, submits: !by_port, found: Ok(()) };
         let mut found = Found::default();
         if by_port {
-            // One call makes requests, and then polls until the next reading of the clock.
+            // A program with a port first submits its requests, and then polls the link without reading the clock.
             step.call(engine, &mut link, now);
             let Ok(polled) = node::round(engine, &mut link, &mut step, None, batch);
             found = polled;
@@ -191,7 +191,7 @@ impl ComputeNode {
         let rest = match &mut waking.driver {
             Driver::Agent(policy) => {
                 let seen = program.seen(engine, found);
-                // Polls of empty rings take no virtual time, so that spinning ends at once.
+                // Polling empty rings takes no virtual time, so the policy's spinning phase ends at once.
                 while policy.spins(seen, false) {}
                 if policy.yields(false) {
                     policy.yielded(now, now);
@@ -211,7 +211,8 @@ impl ComputeNode {
             Rest::Housekeeping => {
                 program.follow_orders(engine, now);
                 program.take(engine, now, around, tally)?;
-                // The planted fault: the thread sleeps as decided before the region change arrived.
+                // The planted fault: the thread sleeps for the time that was determined before the region change
+                // arrived.
                 if program.mistake == Some(PlantedFault::SleepsOnOrders) {
                     waking.sleeps = true;
                     (now + Waiter::SLEEP_MAX).min(due.max(now + ROUND))

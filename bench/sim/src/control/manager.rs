@@ -1,7 +1,7 @@
-//! The manager's process: the released state machine, over a store that survives the process.
+//! The manager's process: the production state machine, over a store that survives the process.
 //!
-//! A call is executed and its change is committed; only then it is answered. The process can be killed before
-//! the commit, between commit and answer, or between calls. The next process takes over the committed state.
+//! A call is executed and its change is committed; only then it is answered. The process can be killed before the
+//! commit, between commit and answer, or between calls. The next process takes over the committed state.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::trace::Trace;
 
 /// Wall-clock time at the start of virtual time, in milliseconds since the Unix epoch.
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// With the planted fault of forgetting commits, every third command is lost.
+/// The planted fault that forgets commits loses one of this number of commands.
 const FORGETS_EVERY: u64 = 3;
 
 /// Point at which the manager's process is killed.
@@ -50,7 +50,7 @@ struct Process {
     polls: Vec<Poll>,
 }
 
-/// The manager over all its processes, with the store and the point at which the present process is to be
+/// The simulated manager across all its processes, with the store and the point at which the current process is to be
 /// killed.
 pub struct ManagerNode {
     committed: FabricState,
@@ -64,11 +64,11 @@ pub struct ManagerNode {
     /// Point at which the process is to be killed, and the time from then to the start of the next process.
     kill: Option<(KillPoint, Duration)>,
     mistake: Option<PlantedFault>,
-    /// Earlier state of the store, as a backup would have it.
+    /// Earlier state of the store, which stands for a backup.
     older: FabricState,
-    /// The genuine store while a process runs over another one, and the time at which it is put back.
+    /// The genuine store while the process uses a wrong one, and the time at which the genuine store is restored.
     put_away: Option<(FabricState, Time)>,
-    /// Number of commands issued so far, by which the planted fault chooses those to lose.
+    /// Number of commands issued so far, by which the planted fault selects the commands to lose.
     commands: u64,
     trace: Trace,
 }
@@ -110,8 +110,8 @@ impl ManagerNode {
         self.put_away.as_ref().map_or(&self.committed, |(right, _)| right)
     }
 
-    /// Kills the process. For the time `lasts`, the next processes run over an older copy of the store, or
-    /// over an `empty` one. Returns false if the present process already runs over a wrong store.
+    /// Kills the process; the next one starts after `away`. For the time `lasts`, processes use an older copy of the
+    /// store or, if `empty`, an empty store. Returns false if a wrong store is in use already.
     pub(crate) fn mislead(&mut self, now: Time, empty: bool, lasts: Duration, away: Duration) -> bool {
         if self.put_away.is_some() {
             return false;
@@ -124,15 +124,15 @@ impl ManagerNode {
         true
     }
 
-    /// Returns true if the wrong store, an empty one or the older copy, has all events that a node has seen.
-    /// Such a node cannot distinguish the manager from the genuine one: it follows, and refuses the genuine
-    /// manager from then on.
+    /// Returns true if the wrong store (an empty one or the older copy) contains all events up to `seen`, the last one
+    /// that a node has received. Such a node could not detect the wrong store: it would follow that manager, and refuse
+    /// the genuine one afterwards.
     pub(crate) fn could_mislead(&self, empty: bool, seen: Watermark) -> bool {
         let terms: Vec<_> = self.older.leader_terms.values().cloned().collect();
         !empty && lineage::contains(&terms, self.older.meta.watermark, seen)
     }
 
-    /// Copies the genuine store; later [`Self::mislead`] may use the copy as an older store.
+    /// Copies the genuine store, for use as the older store in a later call of [`Self::mislead`].
     pub(crate) fn copy_store(&mut self) {
         self.older = self.state().clone();
     }
@@ -161,7 +161,7 @@ impl ManagerNode {
         self.up_at = now + away;
     }
 
-    /// Cancels kills that are still to come, and the use of a wrong store.
+    /// Cancels pending kills, and ends the use of a wrong store.
     pub fn heal(&mut self) {
         self.kill = None;
         if let Some((_, until)) = &mut self.put_away {
@@ -184,7 +184,7 @@ impl ManagerNode {
         if let Some((right, _)) = self.put_away.take_if(|(_, until)| *until <= now) {
             self.trace.log(now, "gmm", || "has its store again".into());
             self.committed = right;
-            // The process has the content of the other store in its memory, so it is replaced too.
+            // The process still has the wrong store's content in its memory, so the process is killed and replaced.
             self.die(now, Duration::ZERO);
         }
         if self.process.is_none() {
@@ -202,7 +202,7 @@ impl ManagerNode {
 
     fn start(&mut self, now: Time) {
         self.runs += 1;
-        // The numbers are never 0, which stands for "no run".
+        // The lowest bit is set, because the number 0 stands for "no run".
         let number = |what: u64| (self.seed ^ what).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let options = Options {
             node_timeout_ms: self.node_timeout_ms,
@@ -241,7 +241,7 @@ impl ManagerNode {
                 if let Some(process) = &mut self.process {
                     process.polls.retain(|poll| !same(poll));
                 }
-                // The result is of no use, since nobody waits for it.
+                // The result is ignored: the node has closed its connection and waits for no answer.
                 let _ = self.apply(Command::HungUp(node, registration), now);
             }
             ControlMessage::Answer { .. } => {}
@@ -270,7 +270,8 @@ impl ManagerNode {
                 let wait_ms = sync.wait_ms;
                 (Command::SyncComputeNode(cn, sync), wait_ms)
             }
-            // The operator would notice the wrong store, so no order reaches a manager that has one.
+            // An operator would notice the wrong store, so the operator's orders are dropped while the manager uses
+            // one.
             ManagerCall::Order(_) if self.put_away.is_some() => return Err(ProcessKilled),
             ManagerCall::Order(command) => (*command, 0),
         };

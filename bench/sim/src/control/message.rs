@@ -39,7 +39,7 @@ pub enum ManagerCall {
     SyncMemoryNode(Name, MemoryNodeSync),
     /// `POST /v1/memory-nodes/NAME/orphans`.
     ReportOrphans(Name, ReportOrphans),
-    /// Report of a node that it does not follow this manager.
+    /// Report of a node that refuses to follow this manager, for example because the manager's store is too old.
     NotFollowed(NotFollowed),
     /// `POST /v1/compute-nodes`.
     RegisterComputeNode(RegisterComputeNode),
@@ -63,7 +63,6 @@ pub enum ManagerReply {
 
 #[derive(Clone, Debug)]
 pub enum ControlMessage {
-    /// Request of a caller to the manager.
     Call {
         caller: Caller,
         /// Number that the caller has given to the call; the answer repeats it.
@@ -75,7 +74,7 @@ pub enum ControlMessage {
         call: u64,
         answer: ManagerReply,
     },
-    /// A node has closed its connection while its sync waited; with the number of the node's registration.
+    /// A node has closed its connection while its sync call waited. The number is that of the node's registration.
     HungUp(NodeKey, u64),
 }
 

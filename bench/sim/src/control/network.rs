@@ -17,8 +17,8 @@ pub struct Conditions {
     /// Maximum additional delay; each message draws its own.
     pub jitter: Duration,
     pub lose: Probability,
-    /// Probability that a call arrives twice. The second copy has a delay of its own, except for calls of the
-    /// operator.
+    /// Probability that a call arrives twice. The second copy arrives later than the first; for calls of the operator,
+    /// both copies arrive at the same time.
     pub repeat: Probability,
     /// Probability that a message is delayed by up to 80 ms, so that it may arrive after its receiver has
     /// timed out.
@@ -39,7 +39,7 @@ impl Conditions {
     };
 }
 
-/// Messages on the control network, counted.
+/// Counts of messages on the control network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of messages that callers and manager have sent.
@@ -50,21 +50,20 @@ pub struct Counts {
     pub repeated: u64,
 }
 
-/// Messages in flight between the manager and its callers, and the faults that they meet.
+/// The control network: messages in flight between the manager and its callers, and the faults to inject.
 pub struct ControlNetwork {
     on_the_way: BTreeMap<(Time, u64), ControlMessage>,
     sent: u64,
     random: Random,
     conditions: Conditions,
-    /// A cut and its end. Until then no message of this caller arrives, in either direction; with `None`, of
-    /// any caller.
+    /// Caller that is cut off (`None`: all callers), and the end of the cut. Until then, messages that are sent by or
+    /// to this caller are lost.
     cut: Option<(Option<Caller>, Time)>,
     counts: Counts,
     trace: Trace,
 }
 
 impl ControlNetwork {
-    /// Makes a network without messages, under these conditions.
     pub fn new(random: Random, conditions: Conditions, trace: Trace) -> ControlNetwork {
         let (on_the_way, counts) = (BTreeMap::new(), Counts::default());
         ControlNetwork { on_the_way, sent: 0, random, conditions, cut: None, counts, trace }
@@ -109,7 +108,7 @@ impl ControlNetwork {
         self.on_the_way.insert((at, self.sent), message);
     }
 
-    /// Delays a message that has arrived until `until`, for a receiver that is paused.
+    /// Delivers a message to a paused receiver at the time `until` instead of now.
     pub fn put_off(&mut self, until: Time, message: ControlMessage) {
         self.put(until, message);
     }

@@ -21,9 +21,10 @@ use crate::tally::Figures;
 use crate::trace::Trace;
 use crate::violation::InvariantViolation;
 
-/// Maximum number of decoders of a region: it grows by its initial size until it has this number.
+/// Maximum number of decoders of a region. A region grows in steps of its initial size, each with a further decoder, up
+/// to this number.
 const GROWN_MAX: usize = 3;
-/// Maximum interval between two checks whether a region is missing.
+/// Maximum interval between two checks for missing regions.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A region that the operator keeps in existence for a compute node.
@@ -35,7 +36,7 @@ pub struct DesiredRegion {
     pub owner: CnId,
     /// Number of memory nodes that the region is interleaved over.
     pub ways: Ways,
-    /// Number of bytes on one memory node before the next one follows.
+    /// Interleave granularity: number of consecutive bytes on one memory node.
     pub granularity: Granularity,
     /// Memory nodes on which the region is to be placed.
     pub on: Vec<Name>,
@@ -69,9 +70,10 @@ pub struct Operator {
     next_at: Time,
     /// Order that was sent and is not answered yet.
     order: Option<Command>,
-    /// Regions whose creation the manager has acknowledged, and that no order was to destroy since.
+    /// Regions whose creation the manager has acknowledged. A region that a later order may destroy is removed from
+    /// this set.
     promised: BTreeSet<Name>,
-    /// True once the operator destroys all regions, at the end of a run.
+    /// True at the end of a run, when the operator destroys all regions.
     closing: bool,
     trace: Trace,
 }
@@ -165,8 +167,8 @@ impl Operator {
         }
     }
 
-    /// Removes the regions that an order may destroy from the acknowledged ones, since the order may take
-    /// effect even if its answer is lost.
+    /// Removes the regions that `order` may destroy from the acknowledged regions: the order may take effect even if
+    /// its answer is lost.
     fn forget(&mut self, order: Command, state: &FabricState) {
         match order {
             Command::DestroyRegion { name, .. } | Command::ReleaseRegion(name) => {
@@ -231,8 +233,8 @@ impl Operator {
         Command::GrowRegion(region.name.clone(), grow)
     }
 
-    /// Returns an order that binds a memory node which is assigned as a whole or, if that is bound, one that
-    /// unbinds a logical device; `None` if the draw chooses none.
+    /// Returns an order that binds the memory node assigned as a whole (to one compute node), or unbinds a logical
+    /// device if that memory node is bound already; `None` if the draw selects no device.
     fn bind_or_unbind(&mut self, state: &FabricState) -> Option<Command> {
         let bound: Vec<&LogicalDevice> =
             state.logical_devices.values().filter(|ld| ld.binding.is_some()).collect();
@@ -248,8 +250,8 @@ impl Operator {
                 None,
             ));
         }
-        // The memory node assigned as a whole is always unbound, so that it is bound again; logical devices
-        // on other memory nodes are unbound only sometimes.
+        // If the memory node assigned as a whole is bound, it is always selected, so that it can be bound again later.
+        // Logical devices on other memory nodes are unbound only sometimes.
         let whole = |ld: &&&LogicalDevice| whole.is_some_and(|node| node.name == ld.memory_node);
         let ld = bound.iter().find(whole).copied().or_else(|| {
             let at = self.random.below(4 * bound.len().max(1) as u64) as usize;
@@ -307,8 +309,8 @@ impl Operator {
             }
             ManagerReply::Refused(code, why) => {
                 if let (Command::CreateRegion(create), ErrorCode::NameInUse) = (&order, code) {
-                    // Either the first attempt has succeeded and its answer was lost, or the previous region
-                    // of this name is still being zeroed.
+                    // The region exists already: either the first attempt has succeeded and its answer was lost, or the
+                    // previous region of this name is still being zeroed.
                     self.trace.log(Time::ZERO, "operator", || format!("{create}: it is there: {why}"));
                 }
                 match code {
@@ -329,7 +331,7 @@ impl Operator {
         }
     }
 
-    /// Checks that all acknowledged regions exist, unless a memory node has refused them.
+    /// Checks that all acknowledged regions exist, except those that a memory node has refused.
     ///
     /// # Errors
     /// Returns a violation that names a missing region.

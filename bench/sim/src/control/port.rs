@@ -7,7 +7,7 @@ use cxloe_wire::time::Time;
 use super::message::{Caller, ControlMessage, ManagerCall};
 use super::network::ControlNetwork;
 
-/// Time-out of a call, counted from the end of the time for which the manager may let the call wait.
+/// Time-out of a call. It starts at the end of the time for which the manager may delay its answer.
 const CALL_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// A caller's end of the control network, with at most one pending call. Calls are numbered.
@@ -20,7 +20,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Makes the end of `caller`, without a pending call.
+    /// Makes the end that belongs to `caller`, without a pending call.
     pub fn new(caller: Caller) -> Port {
         Port { caller, call: 0, until: None }
     }
@@ -32,7 +32,7 @@ impl Port {
         net.send(now, ControlMessage::Call { caller: self.caller, call: self.call, request });
     }
 
-    /// Returns true if an answer belongs to the pending call, which thereby ends.
+    /// Returns true if the answer with the number `call` belongs to the pending call, and ends that call.
     pub fn takes(&mut self, call: u64) -> bool {
         let takes = self.until.is_some() && call == self.call;
         if takes {
@@ -59,7 +59,8 @@ impl Port {
         late
     }
 
-    /// Abandons the pending call when its process ends; the next process gives other numbers to its calls.
+    /// Abandons the pending call when the caller's process ends. Calls of the next process have other numbers, so a
+    /// late answer is ignored.
     pub fn hang_up(&mut self) {
         self.call += 1;
         self.until = None;

@@ -1,5 +1,4 @@
-//! An impostor: a station that requests a session from a compute node's address, with nothing wrong but its
-//! key.
+//! An impostor: a station that requests a session from a compute node's address; only its key is wrong.
 
 use std::time::Duration;
 
@@ -16,13 +15,13 @@ use crate::violation::InvariantViolation;
 /// Time after which the impostor abandons its request for a session.
 const CALL_TIMEOUT: Duration = Duration::from_millis(8);
 
-/// A request for a session by an impostor, in the name of a compute node.
+/// A session request that an impostor sends from a compute node's address.
 pub struct Caller {
     requester: Requester,
     until: Time,
 }
 
-/// Receiver of completions for a session that has no operations.
+/// Receiver that discards completions, because the impostor's session has no operations.
 struct DiscardCompletions;
 
 impl Completions for DiscardCompletions {

@@ -1,6 +1,6 @@
-//! An unauthorised station in the network. It receives every frame, and sends arbitrary frames from any
-//! address: forged frames with valid addresses, frames of earlier sessions, floods of Hellos, and requests
-//! for sessions with a key of its own. No frame of it may have any effect except a delay.
+//! An unauthorised station in the network. It receives every frame, and sends arbitrary frames from any address: forged
+//! frames with valid addresses, frames of earlier sessions, floods of Hellos, and session requests with an unregistered
+//! key. No frame from this station may have any effect except a delay.
 //!
 //! | file | |
 //! |---|---|
@@ -152,9 +152,9 @@ impl Intruder {
         }
     }
 
-    /// Floods the memory node at `mn` with Hellos, from many addresses or from one of `cns`, with valid or
-    /// invalid mac1. Returns the number of Hellos; 0 before a genuine Hello was recorded, which all of them
-    /// imitate.
+    /// Floods the memory node at `mn` with Hellos, from many addresses or from one of `cns`, with valid or invalid
+    /// mac1. Returns the number of Hellos, or 0 if no genuine Hello was recorded yet: the forged ones imitate a genuine
+    /// one.
     pub fn flood(&mut self, mn: Mac, cns: &[Mac]) -> u64 {
         let Some((genuine, hello)) = self.tap().hello_to(mn, None) else { return 0 };
         let mac1 = HelloMac::new(&key_of(mn).public());
@@ -181,8 +181,7 @@ impl Intruder {
     /// Begins a request for a session with the memory node at `mn` from the address of `cn`, with an
     /// unregistered key or, if `insecure`, without one. Returns false if no Hello of `cn` was recorded yet.
     pub fn call(&mut self, cn: Mac, mn: Mac, max_frame: usize, insecure: bool, now: Time) -> bool {
-        // The request has the parameters of the compute node's own Hello, so that nothing is wrong but the
-        // key.
+        // The request has the parameters of the compute node's own Hello, so that only the key is wrong.
         let Some((_, hello)) = self.tap().hello_to(mn, Some(cn)) else { return false };
         self.tap().listen_for(Some((mn, cn)));
         let seed = (insecure, self.random.bits());

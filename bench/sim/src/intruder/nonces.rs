@@ -14,8 +14,7 @@ use crate::trace::Name;
 /// Number of requests whose counters the planted fault remembers in order to repeat them.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Maximum number of coexisting sessions between two nodes: the current one, and those that are to replace
-/// it.
+/// Maximum number of coexisting sessions between two nodes: the current session, and new ones that are to replace it.
 const SESSIONS_MAX: usize = 4;
 
 /// Counters of the frames that one node has sent to another.
@@ -23,19 +22,19 @@ const SESSIONS_MAX: usize = 4;
 struct SentCounters {
     /// Last counter of each live session, from the oldest session to the newest.
     sessions: Vec<u64>,
-    /// Number of sessions that may begin, because frames of the other node permit them.
+    /// Number of sessions that may begin in this direction, because handshake frames of the other node permit them.
     may_begin: u32,
 }
 
 impl SentCounters {
-    /// Returns true if a frame with this counter can belong to a live session, or begin one. A Start can only
-    /// belong to the newest session.
+    /// Returns true if a frame with this counter can belong to a live session or begin a new one. A Start frame can
+    /// belong to the newest session only.
     fn is_next(&mut self, counter: u64, start: bool) -> bool {
         if counter == 0 && self.may_begin > 0 {
             self.may_begin -= 1;
             if self.sessions.len() == SESSIONS_MAX {
-                // The oldest session carries the requests until a newer one is open, so it stays. Of those
-                // that are to replace it, the oldest has been given up.
+                // The first session carries the requests until a newer one is open, so it is kept. Of the sessions that
+                // were to replace it, the oldest was abandoned and is removed.
                 self.sessions.remove(1);
             }
             self.sessions.push(0);
@@ -45,8 +44,8 @@ impl SentCounters {
             let newest = self.sessions.last_mut().filter(|last| **last < counter);
             return newest.map(|last| *last = counter).is_some();
         }
-        // The frame belongs to the session with the closest lower counter; of several, to the oldest. A frame
-        // of a newer session ends the older ones.
+        // The frame belongs to the session with the highest last counter below the frame's counter; among several, to
+        // the oldest session. A frame of a newer session ends the older ones.
         let closest = self.sessions.iter().filter(|last| **last < counter).max().copied();
         let Some(at) = self.sessions.iter().position(|last| Some(*last) == closest) else { return false };
         self.sessions[at] = counter;
@@ -80,7 +79,8 @@ impl NonceWatch {
         self.broken.as_deref()
     }
 
-    /// Records that `from` has sent a Start to `to`, which permits a session of `to`.
+    /// Records that `from` has sent a Start frame to `to`. After it, `to` may begin a session in the opposite
+    /// direction.
     pub fn see_start(&mut self, from: Mac, to: Mac) {
         self.sent.entry((to, from)).or_default().may_begin += 1;
     }
@@ -151,11 +151,11 @@ mod tests {
         sent.may_begin = 1;
         assert!([0, 1, 2, 7].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(7, false) && !sent.is_next(3, false) && !sent.is_next(0, false));
-        // Another session begins to replace the current one, which continues.
+        // A new session begins that is to replace the current one; the current one continues for now.
         sent.may_begin = 1;
         assert!([0, 8, 9, 1, 2].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(2, false), "the one before is over");
-        // One session sends only its Start before its successor begins.
+        // A session sends only its Start frame before the next session begins.
         sent.may_begin = 2;
         assert!([0, 0, 1, 1].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(1, false));
@@ -164,7 +164,7 @@ mod tests {
         assert!([0, 1, 2, 3].into_iter().all(|counter| sent.is_next(counter, true)));
         assert!([2, 3, 4].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(3, true) && sent.is_next(4, true));
-        // The live session is never dropped as one of those given up, however often its successor restarts.
+        // However often the replacing session restarts, the live session must not be removed like an abandoned one.
         let mut sent = SentCounters { may_begin: 1 + SESSIONS_MAX as u32, ..SentCounters::default() };
         assert!(sent.is_next(0, true) && sent.is_next(65, false));
         assert!((0..SESSIONS_MAX).all(|_| sent.is_next(0, true)));

@@ -27,7 +27,7 @@ pub(crate) struct Tap {
     /// Source and destination of the frames that [`overheard`](Self::overheard) returns.
     wanted: Option<(Mac, Mac)>,
     overheard: Vec<Vec<u8>>,
-    /// The planted fault of reused counters, applied to the frames that nodes send.
+    /// The planted fault of reused counters, which changes the frames that nodes send.
     set_back: Option<NonceReuse>,
 }
 
@@ -49,7 +49,8 @@ impl Tap {
     /// Records a frame that leaves the port of `from`.
     pub fn capture(&mut self, from: Mac, frame: &mut [u8]) {
         if from == self.own {
-            // A Start of the intruder's may permit a session at the memory node too, so this one is counted.
+            // The intruder's frames are not recorded. But a Start from the intruder may permit a session at the memory
+            // node, so the Start is counted.
             if let Ok(view) = FrameView::new_checked(&*frame)
                 && view.command() == Some(Command::Start)
             {
@@ -119,7 +120,8 @@ impl Tap {
         self.overheard.clear();
     }
 
-    /// Returns the frames with that source and destination recorded since the last call.
+    /// Returns the recorded frames since the last call that have the source and destination set by
+    /// [`listen_for`](Self::listen_for).
     pub fn overheard(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.overheard)
     }

@@ -30,8 +30,8 @@ pub enum MemorySharing {
     Private,
 }
 
-/// Page table entry of one process. It also holds the content of a page of private memory; that of shared
-/// memory is in [`Kernel`].
+/// Page table entry of one process. For private memory it also holds the page's content; the content of shared pages is
+/// in [`Kernel`].
 #[derive(Clone, Debug, Default)]
 struct Pte {
     present: bool,
@@ -71,15 +71,15 @@ pub struct Process {
     pub mapping: MappingId,
     pub view: ViewId,
     ptes: Vec<Pte>,
-    /// Expected content of private memory; that of shared memory is in [`Kernel`].
+    /// Expected content of private memory. The expected content of shared memory is in [`Kernel`].
     expected: Vec<[u64; WORDS]>,
     events: VecDeque<Event>,
-    /// True while an event that changes mappings is unread.
+    /// True until the agent has read an event that changes mappings, such as a fork.
     changing: bool,
     orders: VecDeque<Vec<Range<u32>>>,
     pub alive: bool,
     pub joined: bool,
-    /// View by which the previous agent knew the process.
+    /// Number that the previous agent gave to the process's view (its table of pages).
     pub before: ViewId,
 }
 
@@ -90,7 +90,7 @@ pub enum Event {
         access: Access,
         write: bool,
     },
-    /// A fork; with the number of the child process in [`Kernel`].
+    /// A fork; the number is the child's index among the processes of [`Kernel`].
     Fork(usize),
     Discard {
         page: u32,
@@ -131,7 +131,7 @@ pub struct Kernel {
     pub writes: u64,
     pub sigbus: u64,
     pub crashes: u64,
-    /// True when threads begin no further accesses.
+    /// True if threads are to begin no further accesses.
     pub quiet: bool,
     pub violation: Option<String>,
 }
@@ -281,7 +281,7 @@ impl Kernel {
         self.crashes += 1;
         self.ready.clear();
         for process in 0..self.processes.len() {
-            // Helpers complete the orders that they have received before they connect to the next agent.
+            // Before a helper connects to the next agent, it completes the orders to drop pages that it has received.
             while !self.processes[process].orders.is_empty() && self.processes[process].alive {
                 self.help(process);
             }
@@ -325,8 +325,8 @@ impl Kernel {
         None
     }
 
-    /// Ends the wait of the forking thread when the agent has read the fork event. The child runs from then
-    /// on, if the agent has given it numbers.
+    /// Ends the wait of the forking thread after the agent has read the fork event. If the agent has assigned the child
+    /// a mapping and a view (`numbers`), the child runs from then on.
     pub fn forked(&mut self, parent: usize, child: usize, numbers: Option<(MappingId, ViewId)>) {
         self.processes[parent].changing = false;
         for thread in &mut self.threads {
@@ -340,8 +340,8 @@ impl Kernel {
         }
     }
 
-    /// Handles the agent's answer to a discard. Shared memory loses the page at once; of private memory, the
-    /// thread itself removes the page later.
+    /// Handles the agent's answer to a discard. A page of shared memory is removed at once; a page of private memory is
+    /// removed later, by the discarding thread.
     pub fn discard_answered(&mut self, thread: usize, page: u32) {
         if self.kind == MemorySharing::Shared {
             self.take_away(0, page);

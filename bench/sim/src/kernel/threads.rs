@@ -84,11 +84,11 @@ impl Kernel {
             return;
         }
         self.forks_left -= 1;
-        // The agent assigns the child's numbers when it reads the event.
+        // The agent assigns the child's mapping and view when it reads the fork event.
         let child = self.process(MappingId(u16::MAX), ViewId(u16::MAX), 2);
         self.processes[child].ptes = self.processes[parent].ptes.clone();
         self.processes[child].expected = self.processes[parent].expected.clone();
-        // The child runs once the event was read. Its helper connects later.
+        // The child starts to run when the agent has read the fork event; its helper connects to the agent later.
         (self.processes[child].alive, self.processes[child].joined) = (false, false);
         self.processes[parent].changing = true;
         self.processes[parent].events.push_back(Event::Fork(child));
@@ -104,7 +104,7 @@ impl Kernel {
         if pte.poisoned {
             self.sigbus += 1;
             self.threads[thread].state = ThreadState::Idle;
-            // The data is lost. A real program gets SIGBUS, so nothing is left to check.
+            // The page's data is lost. A real program gets SIGBUS here, so there is no value to check.
             return;
         }
         let cached = self.kind == MemorySharing::Shared && self.cache[page as usize].is_some();

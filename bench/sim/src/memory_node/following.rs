@@ -1,5 +1,5 @@
-//! A memory node's connection to the simulated manager: the messages and jobs are those of the released
-//! [`Follow`]. The manager's watermark survives the process.
+//! A memory node's connection to the simulated manager. Messages and jobs come from the production code, [`Follow`].
+//! The node's watermark (the last event received from the manager) survives the process.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) struct Following {
     trace: Trace,
 }
 
-/// Properties of the node that a new process may change, for its registration.
+/// Properties of the node that a new process may change; the node sends them when it registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Introduction {
     pub mac: Mac,
@@ -252,7 +252,7 @@ impl Following {
         }
     }
 
-    /// Plants a fault: executes the last map command once more before the next job, which zeroes memory in
+    /// Plants a fault: before the next job, executes the last map command a second time, and thereby zeroes memory in
     /// use.
     fn map_twice(&mut self, next: &Job, mappings: &Mappings) {
         let Some(command) =
@@ -268,12 +268,12 @@ impl Following {
     }
 }
 
-/// Returns the time as the released code reads it, in milliseconds.
+/// Returns the virtual time in milliseconds, as the production code counts it.
 fn millis(now: Time) -> u64 {
     now.since(Time::ZERO).as_millis() as u64
 }
 
-/// Zeroes extents, without the released code's check that they are unmapped.
+/// Zeroes extents without the check of the production code that they are unmapped.
 fn zero(mappings: &Mappings, extents: impl Iterator<Item = u64>) {
     let pool = mappings.table().pool();
     for extent in extents {

@@ -31,7 +31,8 @@ use crate::trace::Trace;
 pub(crate) use following::name;
 use following::{Following, Introduction};
 
-/// Size of an extent in bytes; without a manager, an extent holds the content of one life of a region.
+/// Size of an extent in bytes. Without a manager, an extent holds the content of one life of a region (a region that is
+/// replaced gets another life).
 pub const EXTENT: u64 = 64 << 10;
 /// Number of lives that each region can have in a run; a region that is replaced has another life, at other
 /// CMem addresses.
@@ -43,20 +44,20 @@ const TLB_ENTRIES: usize = 16;
 const GOODBYE: Duration = Duration::from_micros(200);
 /// Interval between two checks for sessions that have become silent.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-/// Duration of a handshake's Diffie-Hellman computation in runs with floods; another thread than the worker
+/// Duration of a handshake's Diffie-Hellman computation in runs with floods. A separate thread, not the worker,
 /// computes it.
 const HANDSHAKE_TIME: Duration = Duration::from_micros(40);
 /// Interval between two checks for room in the transmit ring while answers wait.
 const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 
-/// A memory node over all its processes.
+/// A simulated memory node, across all its processes.
 pub struct MemoryNode {
     pub mac: Mac,
     /// Registered keys of the compute nodes that may have sessions.
     keys: Arc<AdmittedKeys>,
     /// Compute nodes whose keys are revoked.
     revoked: Vec<Mac>,
-    /// True once the service has ended the sessions of the revoked nodes.
+    /// True after the service has ended the sessions of the revoked nodes.
     swept: bool,
     /// Handshakes being computed, each with the time at which its result is available.
     computing: VecDeque<(Time, HandshakeJob)>,
@@ -80,13 +81,14 @@ pub struct MemoryNode {
     polled: Time,
     /// Processing time of a frame.
     service_time: Duration,
-    /// Time at which the frames received so far are processed.
+    /// Time at which the processing of the frames received so far ends.
     busy_until: Time,
     planter: Option<FaultPlanter>,
     /// Connection to the manager; `None` with a static map.
     following: Option<Following>,
     congestion: CongestionConfig,
-    /// True if the node accepts frames of many lines: before its first restart, and after.
+    /// True if the node accepts frames of many lines: the first value applies before its first restart, the second one
+    /// afterwards.
     multi: [bool; 2],
 }
 
@@ -165,8 +167,8 @@ impl MemoryNode {
         MemoryNode::over(memory, index, link, config, cns, shape, None)
     }
 
-    /// Makes the memory node with this index, with `extents` extents that the manager assigns as `kind`
-    /// permits.
+    /// Makes the memory node with this index, whose `extents` extents the manager assigns; `kind` determines whether to
+    /// one compute node or to several.
     pub fn managed(
         index: usize,
         link: SimLink,
@@ -267,7 +269,7 @@ impl MemoryNode {
         }
     }
 
-    /// Sets the processing time of each frame, without which the node never falls behind.
+    /// Sets the processing time of each frame. With the default of zero, the node never falls behind.
     pub(crate) fn slow_down(&mut self, service_time: Duration) {
         self.service_time = service_time;
     }
@@ -365,8 +367,8 @@ impl MemoryNode {
         self.following.as_ref().is_none_or(|following| following.is_quiet(&self.memory.mappings))
     }
 
-    /// Returns true if the node has followed a manager. Such a node refuses a manager that lacks events that
-    /// it has received.
+    /// Returns true if the node has followed a manager. After that, the node refuses a manager whose store lacks events
+    /// that the node has received.
     pub(crate) fn has_followed(&self) -> bool {
         self.following.as_ref().is_some_and(|following| following.seen.run != 0)
     }
@@ -376,10 +378,10 @@ impl MemoryNode {
         self.following.as_ref().map(|following| following.seen)
     }
 
-    /// Performs the actions that are due towards the manager, unless the node is paused.
+    /// Performs the due actions of the node's connection to the manager, unless the node is paused.
     pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
         let Some(following) = self.following.as_mut().filter(|_| now >= self.paused_until) else { return };
-        // Jobs may wait until the worker has begun another batch, so an empty one is begun.
+        // A job may wait until the worker begins another batch of frames, so an empty batch is begun.
         self.service.begin_batch();
         let introduction = Introduction { mac: self.mac, incarnation: self.config.incarnation };
         following.work(&mut self.memory.mappings, introduction, now, net);
@@ -391,7 +393,7 @@ impl MemoryNode {
         }
     }
 
-    /// Returns the time of the node's next action towards the manager.
+    /// Returns the time of the next action of the node's connection to the manager.
     pub(crate) fn follows_at(&self) -> Option<Time> {
         let at = self.following.as_ref().and_then(Following::deadline)?;
         Some(at.max(self.paused_until))
@@ -442,7 +444,7 @@ impl MemoryNode {
         }
         if received > 0 || service.is_stalled() {
             service.finish_batch(link.transmit());
-            // Pause frames to the other end of the cable have no receiver in the simulation.
+            // The simulation has no receiver for pause frames to the other end of the cable.
             let verdict = service.check_queue(|count| link.holds(count), now);
             if verdict != CongestionSignals::Quiet {
                 service.send_signals(verdict, link.transmit());
@@ -457,8 +459,8 @@ impl MemoryNode {
         received > 0
     }
 
-    /// Returns true if the node's sessions have no pending answers. With `silence`, a session whose compute
-    /// node is gone counts as ended.
+    /// Returns true if the node's sessions have no pending answers. With `silence`, sessions are first ended as if
+    /// their compute nodes had been silent for the idle time-out.
     pub(crate) fn has_nothing_pending(&mut self, now: Time, silence: bool) -> bool {
         let responder = self.service.responder();
         let rests = |s: &SessionStatus| s.waiting == 0 && s.buffered == 0;
@@ -469,7 +471,7 @@ impl MemoryNode {
     }
 }
 
-/// Returns the features of a release that accepts frames of many requests, or of one that does not.
+/// Returns the feature bits of a release that accepts frames of many requests (`multi`), or of one that does not.
 pub(crate) fn features(multi: bool) -> u32 {
     if multi { FEATURES } else { FEATURES & !(FEATURE_MULTI | FEATURE_JOINT_ACKS) }
 }

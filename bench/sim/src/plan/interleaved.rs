@@ -25,8 +25,8 @@ pub(super) const WAYS: [Ways; 12] = [
 ];
 
 impl Plan {
-    /// Plans regions over `ways` memory nodes, and possibly one more memory node, with a region of its own at
-    /// the addresses behind them.
+    /// Plans regions over `ways` memory nodes. There may be one more memory node, whose region lies at the addresses
+    /// after those regions.
     pub(super) fn spread(&mut self, r: &mut Random, ways: Ways) {
         let granularity = pick(r, &Granularity::all().collect::<Vec<_>>());
         self.set_interleave(

@@ -70,7 +70,7 @@ pub struct PagingPlan {
     pub forks: u32,
     /// Probability, in tenths, that a thread continues its sequential scan.
     pub scanning: u32,
-    /// Maximum number of resident pages of all views together.
+    /// Maximum number of resident pages of all views (tables of pages) together.
     pub limit: u32,
     /// Number of steps of threads and pager, after which the run begins to end.
     pub steps: u64,
@@ -103,7 +103,7 @@ impl Plan {
         }
         let whole = r.below(2) == 0;
         if whole {
-            // The additional node is the one assigned as a whole; no region is interleaved over it.
+            // The additional memory node is assigned as a whole to one compute node; no region is interleaved over it.
             self.mns.extend(self.mns.first().cloned());
         }
         for cn in &mut self.cns {

@@ -7,8 +7,8 @@ use super::Plan;
 use crate::fault::pick;
 use crate::scenario::Scenario;
 
-/// Scenarios in which one session of a node may fail without the others, while memory nodes keep their
-/// content.
+/// Scenarios in which nodes may have several queues: one session of a node may fail while its others continue, and
+/// memory nodes keep their content.
 const SPREAD: [Scenario; 6] = [
     Scenario::Lossy,
     Scenario::Bursty,

@@ -45,10 +45,9 @@ impl World<'_> {
             }
             Ok(done)
         })?;
-        // Flushes do not wait for the write-backs of removed regions, which have to end too.
+        // Flushes do not wait for the write-backs of removed regions, but these write-backs have to end too.
         self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::has_nothing_pending)))?;
-        // A node whose session has ended a short time before connects again, although the session is no
-        // longer used.
+        // A node whose session ended shortly before reconnects, even if no region uses the session any longer.
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
         self.take_down(end)?;
         let now = self.net.now();

@@ -16,7 +16,7 @@ use crate::trace::Name;
 
 impl World<'_> {
     pub(super) fn next_fault(&self) -> Option<Time> {
-        // A fault that lasts ends before the next one begins.
+        // A fault that has a duration ends before the next fault begins.
         self.healed_at.or((self.faults.count > 0).then_some(self.fault_at))
     }
 

@@ -59,7 +59,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Ends the intruder's actions, and the planted fault that goes with them.
+    /// Ends the intruder's actions and, if it is active, the planted fault of accepting unregistered keys.
     pub(super) fn quiet(&mut self) {
         self.intruder.iter_mut().for_each(Intruder::stop);
         if self.accepts_unknown {
@@ -67,7 +67,7 @@ impl World<'_> {
         }
     }
 
-    /// Makes the keys of all compute nodes registered again.
+    /// Registers the keys of all compute nodes again.
     pub(super) fn restore_keys(&mut self) {
         if self.intruder.is_some() && self.fabric.is_none() {
             self.mns.iter_mut().for_each(|mn| mn.revoke(&[]));

@@ -31,7 +31,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// Limit on the virtual time of a run, in addition to the time that its operations need.
 const RUN_MAX: Duration = Duration::from_secs(600);
 
-/// Pre-shared key, for runs in which frames are sealed without keys of nodes.
+/// Pre-shared key, for runs in which frames are sealed but nodes have no keys.
 const KEY: &[u8] = b"sixteen bytes or more";
 
 impl<'a> World<'a> {
@@ -57,7 +57,7 @@ impl<'a> World<'a> {
         let conditions = plan.fabric.as_ref().map_or(Conditions::GOOD, |fabric| fabric.conditions);
         let control = ControlNetwork::new(Random::part(seed, 3000), conditions, trace.clone());
         let fabric = maker.fabric();
-        // Nonces are checked in every run with keys, whether the station is active or not.
+        // Nonces are checked in every run with keys, even if no unauthorised station is active.
         let intruder =
             plan.keyed.then(|| Intruder::new(&net, plan.intruder, plan.mistake, Random::part(seed, 7_100)));
         let paced = plan.cns.iter().any(|cn| cn.pacing.is_some());

@@ -70,10 +70,10 @@ impl World<'_> {
         self.trace.log(self.net.now(), "*", what);
     }
 
-    /// Makes the run to its end, with all checks.
+    /// Carries out the whole run, with all checks.
     ///
     /// # Errors
-    /// Returns the first violation, or [`InvariantViolation::Stopped`] once `goes_on` returns false.
+    /// Returns the first violation, or [`InvariantViolation::Stopped`] if `goes_on` returns false.
     pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<(), InvariantViolation> {
         let outcome = self.live(goes_on).and_then(|()| self.settle());
         for cn in &self.cns {
@@ -114,8 +114,8 @@ impl World<'_> {
                 if alike {
                     self.tally.paces.served(made);
                 }
-                // Once a node has submitted all of its operations, not all nodes compete for the memory node
-                // any more.
+                // After one node has submitted all of its operations, not all nodes compete for the memory node, so
+                // sampling ends.
                 self.sample_at = Time(u64::MAX);
             }
         }
@@ -171,7 +171,8 @@ impl World<'_> {
     fn step(&mut self, end: Option<Time>) -> Result<(), InvariantViolation> {
         let before = self.net.now();
         let fault = if end.is_none() { self.next_fault() } else { None };
-        // Time advances even when nothing is due, since a full transmit ring may have room by then.
+        // A step takes at most 1 ms of virtual time, even if nothing is due: a full transmit ring may have room by
+        // then.
         let mut next = end.unwrap_or(Time(u64::MAX)).min(before + MS);
         self.cns.iter().for_each(|cn| next = next.min(cn.deadline()));
         self.mns.iter().filter_map(|mn| mn.deadline(before)).for_each(|at| next = next.min(at));

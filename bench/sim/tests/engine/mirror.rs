@@ -1,6 +1,6 @@
-//! A mirrored position: random writes and reads, while one memory node or both are cut off or paused; the
-//! test plays the manager. No acknowledged write is lost, no read is older than the last acknowledged write,
-//! and both copies are equal in the end.
+//! A mirrored position (a part of a region with two copies, on two memory nodes): random writes and reads, while one
+//! memory node or both are cut off or paused. The test acts as the manager. No acknowledged write is lost, no read is
+//! older than the last acknowledged write, and both copies are equal in the end.
 
 use std::collections::BTreeMap;
 
@@ -66,8 +66,8 @@ struct World {
     incarnations: [u64; TARGETS],
     in_sync: [bool; TARGETS],
     epoch: u64,
-    /// Answers of the manager that are under way: due time, leg, whether the leg was filled, and the epoch
-    /// reported.
+    /// Pending answers of the simulated manager: due time, leg (a copy on one memory node), whether the leg was filled,
+    /// and the reported epoch.
     answers: Vec<(Time, usize, bool, u64)>,
     history: Vec<LineHistory>,
     ops: BTreeMap<u32, (u64, Option<u32>, u32)>,
@@ -143,7 +143,7 @@ impl World {
         world
     }
 
-    /// Passes the state of the legs to the engine, the one in sync first.
+    /// Passes the state of both legs (copies) to the engine; legs that are in sync come first.
     fn tell(&mut self) {
         let leg = |index: usize| LegTarget {
             peer: self.peers[index],
@@ -254,8 +254,8 @@ impl World {
     }
 }
 
-/// Runs random operations and failures, and checks the outcome. Returns how often a leg became stale, and the
-/// number of operations.
+/// Runs random operations and failures, and checks the outcome. Returns how often a leg (a copy on one memory node)
+/// became stale, and the number of operations.
 fn play(seed: u64) -> (usize, u32) {
     let mut world = World::new(seed);
     let (end, mut change_at) = (world.net.now() + MS * 1500, world.net.now());
@@ -265,7 +265,7 @@ fn play(seed: u64) -> (usize, u32) {
         }
         if world.net.now() >= change_at {
             change_at = world.net.now() + MS * (5 + world.random.below(80)) as u32;
-            // A paused node answers late, while a node that is cut off gets and sends no frames.
+            // A paused node answers late; a node that is cut off neither receives nor sends frames.
             world.cut = [0, 1].map(|_| world.random.below(4) == 0);
             world.net.heal_all();
             for index in 0..TARGETS {
@@ -313,8 +313,8 @@ fn no_acknowledged_write_is_lost_whichever_legs_fail() {
     assert!(stale > 250 && operations > 30_000, "legs fail often: {stale} in {operations} operations");
 }
 
-/// Scenario: the leg that serves reads is removed from its position while requests to it are unanswered, as
-/// at the end of a drain. The requests must be answered by the other leg, without an error.
+/// Scenario: as at the end of a drain, the leg (copy) that serves reads is removed while requests to it are unanswered.
+/// The other leg must answer them, without an error.
 #[test]
 fn reads_and_writes_in_flight_outlive_a_leg_that_leaves() {
     let mut world = World::new(1);
@@ -341,8 +341,8 @@ fn reads_and_writes_in_flight_outlive_a_leg_that_leaves() {
     assert_eq!(world.failures, 0);
 }
 
-/// Scenario: a leg is removed from its position, and its memory node has unmapped it before the compute node
-/// removes it. The requests that the memory node refuses must be answered by the other leg.
+/// Scenario: a memory node unmaps a leg (a copy) before the compute node removes the leg. The requests that the memory
+/// node refuses must be answered by the other leg.
 #[test]
 fn what_a_leg_refuses_that_has_left_goes_to_the_other() {
     for steps in 0..2 {
@@ -360,7 +360,7 @@ fn what_a_leg_refuses_that_has_left_goes_to_the_other() {
             incarnation: Some(world.incarnations[peer]),
             in_sync: true,
         };
-        // No memory is mapped at this CMem address, which stands for that of a leg that was unmapped.
+        // No memory is mapped at this CMem address, which stands for the address of an unmapped leg (copy).
         let (unmapped, stays) = (leg(0, 1 << 30), leg(1, 0));
         world.engine.set_legs(0, 0, &[unmapped], world.epoch + 1, world.net.now());
         let now = world.net.now();

@@ -1,5 +1,5 @@
-//! The engine with one memory node: ended sessions, stranded lines, and ranges that are written back and
-//! closed.
+//! The engine with one memory node: ended sessions, stranded lines (modified lines whose memory node is unreachable),
+//! and ranges that are written back and closed.
 
 use super::*;
 
@@ -71,8 +71,8 @@ impl Pair {
         self.engine.flush(now, self.link.transmit())
     }
 
-    /// Writes `value` to the line at `hpa` and ends the session before the line is written back, so that it
-    /// is stranded.
+    /// Writes `value` to the line at `hpa` and ends the session before the write-back, so that the modified line is
+    /// stranded in the cache.
     fn strand(&mut self, hpa: u64, value: u64) {
         self.write(hpa, value);
         self.net.partition(&[MN]);
@@ -115,7 +115,7 @@ fn what_is_stranded_is_read_and_names_the_dead_node_where_it_cannot_be() {
 fn a_later_value_replaces_the_failed_write_back() {
     let mut pair = Pair::open();
     pair.strand(64, 1);
-    // The line is in the cache, where it is written again; its write-back must not be requested twice.
+    // The stranded line is still in the cache and is written again. Its write-back must not be requested twice.
     pair.write(64, 2);
     assert_eq!(pair.flush(), Err(EngineError::NotConnected(MN)));
     assert_eq!(pair.engine.stranded(), 1);
@@ -207,7 +207,7 @@ fn a_closed_range_is_written_back_alone() {
     assert_eq!(pair.engine.read_cached(64), Some(&content(1)));
     assert_eq!(pair.engine.read_cached(8192), None);
 
-    // While the range is being moved, operations are deferred. Once it is open again, they are accepted.
+    // While the range is being moved, operations are deferred. After it is opened again, they are accepted.
     pair.engine.begin_drain(closed.clone(), DrainReason::Moving);
     let now = pair.net.now();
     assert_eq!(pair.engine.read(8192, ID, now, pair.link.transmit()), Err(EngineError::Busy));
@@ -264,9 +264,9 @@ fn a_flush_ends_while_others_write() {
     assert_eq!(pair.flush(), Ok(false), "what was written meanwhile is modified still");
 }
 
-/// Scenario: a region is added while another session is to replace the present one, which fails, so that the
-/// present one continues without further messages. The region must belong to the content of that session, and
-/// be lost with it.
+/// Scenario: a region is added while a new session is replacing the current one. The new session fails, and the current
+/// one continues without further messages. The region must belong to the memory content of the current session, and be
+/// lost with that content.
 #[test]
 fn a_region_added_during_a_hand_over_is_lost_with_its_memory() {
     let mut pair = Pair::open();
@@ -294,13 +294,13 @@ fn a_region_added_during_a_hand_over_is_lost_with_its_memory() {
     }
 }
 
-/// Scenario: accesses to addresses without a route. They must get an error, poison or all ones, as the policy
-/// of the range around them specifies, or else the engine's default.
+/// Scenario: accesses to addresses without a route. The result must be an error, poison or all ones, as specified by
+/// the policy of the surrounding range or, without a policy, by the engine's default.
 #[test]
 fn what_nobody_maps_is_answered_by_policy() {
     let mut pair = Pair::open();
     let (poison, ones, rest) = (EXTENT, 2 * EXTENT, 4 * EXTENT);
-    // The first range with a policy includes the region, where the route takes precedence.
+    // The first policy range includes the region's addresses, for which the route takes precedence.
     pair.engine.add_miss_policy(0, 2 * EXTENT, Unmapped::Poison).expect("a hole");
     pair.engine.add_miss_policy(ones, EXTENT, Unmapped::AllOnes).expect("another");
     assert!(matches!(

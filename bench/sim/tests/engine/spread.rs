@@ -125,8 +125,7 @@ fn an_interleaved_region_reads_as_its_memory_nodes_hold_it() {
     }
 }
 
-/// Scenario: a read of a page over four memory nodes. It must be four requests of 1 KiB, all in flight at
-/// once.
+/// Scenario: a read of a page over four memory nodes. It must result in four requests of 1 KiB, all in flight at once.
 #[test]
 fn a_burst_is_in_flight_on_all_memory_nodes_at_once() {
     let mut fabric = Fabric::open(Ways::Four, Granularity::MIN, 1514);
@@ -165,8 +164,8 @@ fn bursts_of_interleaved_lines_meet_the_cache() {
     assert_eq!([fabric.mns[1].line(CN, 192).unwrap(), fabric.mns[1].line(CN, 320).unwrap()], lines);
 }
 
-/// Scenario: a memory node restarts without its pool. Its own chunks must be lost; those of the others must
-/// stay usable, as must modified lines.
+/// Scenario: one of four memory nodes restarts without its pool. The chunks on this memory node must be lost; those on
+/// the other memory nodes must stay usable, including their modified lines in the cache.
 #[test]
 fn a_lost_leg_loses_only_its_chunks() {
     let mut fabric = Fabric::open(Ways::Four, Granularity::MIN, 1514);
@@ -201,8 +200,8 @@ fn a_lost_leg_loses_only_its_chunks() {
     }
 }
 
-/// Scenario: a region has grown, so that two adjacent routes lead to it. A range over both must be read
-/// without a gap.
+/// Scenario: a region has grown, so that two adjacent routes belong to it. A read across both routes must return all
+/// lines without a gap.
 #[test]
 fn a_region_that_has_grown_is_one_range() {
     let mut fabric = Fabric::open(Ways::Three, Granularity::MIN, 1514);
@@ -233,8 +232,8 @@ fn a_region_that_has_grown_is_one_range() {
     assert_eq!(lines, 3 * 64);
 }
 
-/// Scenario: a piece was computed from an interleave set that another one has replaced since. The engine must
-/// refuse the piece, whose lines would be misplaced.
+/// Scenario: a piece (one request of a larger access) was computed for an interleave set that was replaced afterwards.
+/// The engine must refuse the piece, because its lines would be misplaced.
 #[test]
 fn a_piece_of_another_interleave_set_is_refused() {
     let mut fabric = Fabric::open(Ways::Two, Granularity::MIN, 1514);

@@ -6,7 +6,7 @@ use crate::page::{Line, Page};
 use crate::{Faults, help};
 
 const PROGRAMS: [&str; 4] = ["gmm", "mn-server", "cn-agent", "cxloe-bench"];
-/// Scripts of this project; their help is text without a fixed form.
+/// Scripts of this project. Their help has no fixed form, so it is searched as plain text.
 const SCRIPTS: [&str; 3] = ["deploy/lab/lab", "deploy/tune/nic", "deploy/vm/guest/guest"];
 /// Languages of fenced blocks that contain command lines.
 const SHELLS: [&str; 6] = ["", "sh", "bash", "console", "ini", "yaml"];
@@ -144,7 +144,7 @@ fn check(words: &[&str]) -> Result<String, String> {
     let mut help = help::of(&path);
     let mut words = words[1..].iter();
     while let Some(word) = words.next() {
-        // From here on the line is another program's command, a redirection, or a gap in the page.
+        // The rest of the line is another program's command, a redirection, or a gap in the page.
         if *word == "--"
             || word.starts_with('>')
             || word.starts_with("2>")
@@ -167,7 +167,7 @@ fn check(words: &[&str]) -> Result<String, String> {
                 match help.options.get(&format!("-{letter}")) {
                     None => return Err(unknown(format!("-{letter}"))),
                     Some(true) => {
-                        // The rest of the word is the option's value, or else the next word is.
+                        // The option's value is the rest of this word or, if nothing is left of it, the next word.
                         if at + letter.len_utf8() == short.len() {
                             words.next();
                         }

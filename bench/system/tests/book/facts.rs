@@ -84,7 +84,7 @@ pub fn packages(page: &Page) -> Faults {
     let names: Vec<String> =
         names.map(|name| name.trim_matches('"').split('$').next().unwrap_or_default().into()).collect();
     let cells = page.lines.iter().filter_map(|line| line.text.strip_prefix("| `")?.split(" | ").next());
-    // The name of a library ends with its version.
+    // The name of a library's package ends with a version number, which is removed before the comparison.
     let listed: BTreeSet<&str> = cells
         .flat_map(|cell| cell.split('`'))
         .map(|name| name.trim_end_matches(|c: char| c.is_ascii_digit()))

@@ -56,7 +56,8 @@ fn messages_are_those_of_the_sources() {
     none(messages::invented(&Page::book()));
 }
 
-/// The page of messages has the errors of the sources. With `CXLOE_UPDATE=1` it is written (`make messages`).
+/// The page of messages must list the errors of the sources. With `CXLOE_UPDATE=1`, the test writes the page (`make
+/// messages`).
 #[test]
 fn every_error_of_nodes_and_manager_is_in_the_book() {
     let page = Page::load("deploy/book/src/operate/messages.md").expect("the page of messages");

@@ -1,5 +1,5 @@
-//! Check that messages quoted by the book exist, and the book's page of messages, which is made from the sources: their
-//! errors are its rows, the remarks are written by hand. Messages of programs are the string literals of their sources.
+//! Check that messages quoted by the book exist, and generator of the book's page of messages: each error of the
+//! sources is a row; remarks are written by hand. Messages of programs are the string literals of their sources.
 //!
 //! A message is a line of a block of language `message`, or in the first column of a table on the page of messages.
 //! Variable parts are written as `…`.

@@ -32,7 +32,7 @@ pub fn run(page: &Page) {
     assert!(steps.len() > 10, "{} has no steps", page.path.display());
     let script = format!("{BEFORE}set -x\n{}\n", steps.join("\n"));
     let programs = tree::programs("gmm")[0].parent().expect("a program is in a folder").to_path_buf();
-    // The other programs are of the same build: a test of the workspace builds all of them.
+    // All programs must come from the same build; a test run of the workspace builds all of them.
     for name in ["mn-server", "cn-agent"] {
         assert!(tree::programs(name)[0].starts_with(&programs));
     }
@@ -49,6 +49,6 @@ pub fn run(page: &Page) {
     let output_text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}: {}\n{output_text}", page.path.display(), output.status);
-    // The page announces this output.
+    // The page shows this line as the expected output.
     assert!(output_text.contains("|hello, remote me|"), "{output_text}");
 }

@@ -1,6 +1,7 @@
-//! A second implementation of the protocol (`bench/system/protocol`, in Python), written from the protocol's page
-//! alone. The client computes the page's examples, follows the rules with a real memory node and every kind of trailer,
-//! joins a fabric, and exchanges data with this project's agent in both directions.
+//! A second implementation of the protocol (`bench/system/protocol`, in Python), written only from the documentation
+//! page of the protocol. This client computes the examples of the page, executes the protocol's rules against a real
+//! memory node with every kind of trailer, joins a fabric, and exchanges data with this project's agent in both
+//! directions.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,6 @@
-//! Rate control over real frames: 802.1Qbb frames on the cable, Congestion frames of a real memory node whose queue
-//! grows, and counters of a NIC's driver slow the pacer of a line port, if they concern the port's class.
+//! Rate control over real frames. Three signals slow the pacer (the rate limiter of a compute node's port) if they
+//! concern the port's priority class: 802.1Qbb frames on the cable, Congestion frames of a real memory node whose queue
+//! grows, and counters of a NIC's driver.
 
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ fn pfc_frames_cross_the_cable() -> Outcome {
     let lab = lab()?;
     let (mut cn, mut mn) = (socket(&lab, "cn0")?, socket(&lab, "mn0")?);
     let sent = vector(&[0, 3], 77);
-    // More frames than the ring has slots.
+    // The loop sends more frames than the ring has slots, so slots are reused.
     for _ in 0..100 {
         mn.send(&sent)?;
         let mut got = None;
@@ -182,8 +183,8 @@ fn a_long_queue_is_reported(backend: Backend) -> Outcome {
     ensure(heard.iter().all(|(from, v)| *from == MN && v.enabled == 1), format!("{heard:?}"))?;
     let counters = port.engine().counters();
     ensure(counters.pauses_mn + counters.pauses_link > 0, format!("{counters:?}"))?;
-    // After each of these reads the queue is short again, and the memory node signals that. The receiver's ring holds
-    // few frames, so earlier signals may be lost.
+    // Each of these short reads leaves the queue short, and the memory node signals the end of congestion. The
+    // receiver's ring holds few frames, so earlier signals may be lost.
     eventually("the cable may go on", || {
         let done = port.read_bytes(0, &mut read[..512 * 64]);
         heard.extend(std::iter::from_fn(|| listener.receive()));
@@ -209,8 +210,7 @@ fn a_nic_counter_slows() -> Outcome {
     ensure(node.end()?.success(), "the memory node failed")
 }
 
-/// Errors name a counter that does not exist, or an unsupported driver. Unless the user has requested counters, an
-/// unsupported driver is no error.
+/// Errors name a counter that the NIC does not have, and a driver whose PFC counters are unknown.
 fn counters_are_named() -> Outcome {
     let lab = lab()?;
     let ask = |name: Option<&'static str>| -> Result<Result<String, LinkError>, Failed> {

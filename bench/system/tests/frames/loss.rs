@@ -153,7 +153,7 @@ fn a_short_flap_only_delays(over: LinkKind) -> Outcome {
     thread::scope(|scope| {
         let work = scope.spawn(|| {
             for pass in 0.. {
-                // One more round after the last interruption.
+                // `last` is set after the last interruption: one more round follows.
                 let last = whole.load(Ordering::Acquire);
                 ends.target.verify(pass, &mut |_| {}).map_err(|e| e.to_string())?;
                 if last {
@@ -165,7 +165,7 @@ fn a_short_flap_only_delays(over: LinkKind) -> Outcome {
         let flaps = ["mn0", "cn0", "mn0"].into_iter().try_for_each(|interface| {
             thread::sleep(Duration::from_millis(30));
             lab.link_down(interface)?;
-            // Longer than a session takes to become suspect (250 ms).
+            // The interruption is longer than the 250 ms without frames after which a session becomes suspect.
             thread::sleep(Duration::from_millis(300));
             lab.link_up(interface)
         });

@@ -16,8 +16,8 @@ use cxloe_system::{LIMIT, Outcome, Test, ensure, tests, text};
 use cxloe_wire::frame::{Mac, PublicKey};
 use cxloe_wire::session::NodeKey;
 
-/// Processor models with SSSE3 only; with CRC32 and without AES; with AES, AVX2 and BMI; with all instructions of the
-/// emulator.
+/// Names of processor models in QEMU: one with SSSE3 only; one with CRC32 and without AES; one with AES, AVX2 and BMI;
+/// one with all instructions that QEMU emulates.
 const AGES: [&str; 4] = ["core2duo", "Nehalem", "Haswell", "max"];
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);

@@ -106,7 +106,7 @@ fn serves(backend: Backend, encap: Encap) -> Outcome {
     // Each session has executed more requests than its share of the region's pages.
     let busy = |executed: &u64| *executed > REGION / 4096 / u64::from(QUEUES);
     ensure(workers.iter().flatten().all(|(_, executed)| busy(executed)), format!("{workers:?}"))?;
-    // Over UDP the kernel assigns ports to sockets arbitrarily.
+    // Over UDP the kernel assigns the sockets' ports arbitrarily, so one worker may get several sessions.
     let spread = backend == Backend::Udp || workers.iter().all(|worker| worker.len() == 1);
     ensure(spread, format!("not a worker for each: {workers:?}"))?;
     let counters = port.link().counters();
@@ -207,7 +207,7 @@ fn a_queue_that_ends_ends_the_node() -> Outcome {
         )?;
     }
     silent.store(false, std::sync::atomic::Ordering::Relaxed);
-    // The owner of the port reopens its sessions; a refused operation does not.
+    // Only `connect` opens the sessions again; a refused operation does not open them.
     port.connect(LIMIT)?;
     check(&mut port, 8)?;
     port.close()?;

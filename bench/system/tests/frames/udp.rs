@@ -184,7 +184,8 @@ fn forged_addresses_are_not_heard(backend: Backend) -> Outcome {
         let (from, to): (SocketAddrV4, SocketAddrV4) = (from.parse()?, MN_AT.parse()?);
         Ok(RawSocket::open_in(&lab, "cn0")?.inside_udp(Outer { next: MN, from, to }))
     };
-    // A Bye with a valid header: only its outer address and its trailer are wrong.
+    // A frame of minimum length with valid MAC addresses and without a valid command or trailer. Copies are sent from
+    // wrong outer addresses, and with wrong inner addresses.
     let mut frame = [0; 60];
     frame[..6].copy_from_slice(&MN.0);
     frame[6..12].copy_from_slice(&CN.0);
@@ -206,7 +207,7 @@ fn forged_addresses_are_not_heard(backend: Backend) -> Outcome {
     let link = link_of(folder.path())?;
     ensure((link.rx_forged, link.rx_foreign) == (300, 200), format!("{link:?}"))?;
     check(&mut port, 2)?;
-    // A node whose address is not registered gets no answer, and its port reports a time-out.
+    // A port whose link has no outer address for the memory node sends nothing to it, and reports a time-out.
     let stranger = LinkConfig { udp: UdpConfig::default(), ..config_by(backend) };
     port.close()?;
     let mut lost = cxloe_system::node::port(link_on(&lab, &stranger)?, MN, HPA, REGION, CacheConfig::OFF)?;
@@ -259,8 +260,8 @@ fn a_dead_peer_fails_operations() -> Outcome {
     // The peer's port is closed: the kernel reports that by ICMP, and the link continues to work.
     let error = eventually("operations fail", || port.read(HPA).err())?;
     ensure(matches!(error, PortError::Engine(_)), format!("{error:?}"))?;
-    // A new port is opened: the old one has data in the lost pool, so it does not accept the new pool in its
-    // place.
+    // A new port is opened, because the old port has used the lost pool and therefore does not accept the restarted
+    // memory node's new pool.
     drop(port);
     let second = node(&lab, folder.path())?;
     let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;

@@ -297,7 +297,8 @@ fn the_handler_allocates_nothing() -> Outcome {
     FORBIDDEN.set(true);
     for page in &order {
         let word = &region[page * WORDS_PER_PAGE];
-        // The word is read first and then written: the compiler could make both a single write access.
+        // The word is read before it is written. `black_box` keeps the compiler from merging both into a single write
+        // access.
         let read = std::hint::black_box(word.load(Ordering::Relaxed));
         word.store(read + 1, Ordering::Relaxed);
     }
@@ -358,7 +359,7 @@ fn hits_a_hole() -> ExitCode {
     region[0].store(1, Ordering::Relaxed);
     let Ok(file) = tempfile::tempfile() else { return ExitCode::from(5) };
     let Ok(map) = memmap2::MmapOptions::new().len(PAGE).map_raw(&file) else { return ExitCode::from(6) };
-    // SAFETY: the read is of a live mapping; it is expected to fail.
+    // SAFETY: reads a page of a live mapping; the access is expected to end the process by a signal.
     let found = unsafe { map.as_ptr().read_volatile() };
     ExitCode::from(found)
 }

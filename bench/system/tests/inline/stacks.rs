@@ -34,7 +34,7 @@ impl SignalStack {
         let least = (unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize).max(libc::MINSIGSTKSZ);
         let memory = MmapOptions::new().len(PAGE + least.next_multiple_of(PAGE)).map_anon()?;
         let memory = MmapRaw::from(memory);
-        // SAFETY: the first page of memory that was just mapped.
+        // SAFETY: the range is the first page of memory that was just mapped.
         if unsafe { libc::mprotect(memory.as_mut_ptr().cast(), PAGE, libc::PROT_NONE) } != 0 {
             return Err(io::Error::last_os_error().into());
         }
@@ -74,7 +74,7 @@ fn add(region: &InlineRegion, own: usize) {
 
 const ROUNDS: u64 = 2;
 
-/// The used depth of a stack is far below its size, so that later code has room.
+/// The handler uses less than a quarter of its stack, which leaves room for later versions of the handler.
 pub fn well_below() -> Outcome {
     let used = cxloe_sigbus::used();
     ensure(used.deepest > 0 && used.deepest < STACK_BYTES / 4, format!("{used:?}"))
@@ -128,7 +128,7 @@ pub fn more_threads_than_stacks() -> Outcome {
             let small = thread::Builder::new().stack_size(32 << 10);
             small.spawn_scoped(scope, move || word.fetch_add(own as u64 + 1, Ordering::Relaxed))?;
         }
-        // The threads can end only after the memory node continues.
+        // Each thread waits in the handler until the memory node continues, so all stacks are in use at the same time.
         let taken = eventually("every stack has a thread", || cxloe_sigbus::used().stacks == STACKS);
         node.resume()?;
         taken

@@ -85,7 +85,8 @@ fn everything_is_measured(privileged: bool) -> Outcome {
     for name in ratios {
         ensure(report.ratios.iter().any(|r| r.name == name), format!("no ratio {name}"))?;
     }
-    // Bytes are counted, not timed: the frame with one line of a page has fewer bytes than the frames with all lines.
+    // These rates count bytes per frame: the frame for a page with one dirty line has fewer bytes than the frames for a
+    // page of dirty lines.
     let bytes = |name| report.rate(name).map_or(0.0, |rate| rate.bytes_per_s / rate.ops_per_s);
     let (line, page) = (bytes("write_back_line"), bytes("write_back_page"));
     ensure((64.0..205.0).contains(&line), format!("{line} bytes for a page with one dirty line"))?;

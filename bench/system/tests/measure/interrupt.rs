@@ -13,8 +13,8 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![fabric_ends_with_130, keys_end_with_130]
 }
 
-/// Starts the measurement, and sends SIGINT to its process group once `begun` returns true for the number of
-/// its temporary files and for its output. The exit code has to be 130, and no temporary file may be left.
+/// Starts the measurement, and sends SIGINT to its process group when `begun` returns true for the number of its
+/// temporary files and for its output. The exit code has to be 130, and no temporary file may be left.
 fn interrupted(arguments: &[&str], begun: fn(entries: usize, output: &str) -> bool) -> Outcome {
     let folder = tempfile::tempdir()?;
     let (tmp, log) = (folder.path().join("tmp"), folder.path().join("log"));
@@ -42,7 +42,7 @@ fn interrupted(arguments: &[&str], begun: fn(entries: usize, output: &str) -> bo
 fn fabric_ends_with_130() -> Outcome {
     let arguments =
         ["fabric", "--memory-nodes", "4", "--compute-nodes", "4", "--regions", "0", "--creates", "1000000"];
-    // The folder has the manager's store, port and log.
+    // The measurement has begun when its folder has three files: the manager's store, port and log.
     interrupted(&arguments, |files, _| files >= 3)
 }
 

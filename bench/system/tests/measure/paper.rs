@@ -105,7 +105,7 @@ fn every_section(privileged: bool) -> Outcome {
     let page = fs::read_to_string(out.join("paper.html"))?;
     let words = output_text(folder.path());
 
-    // Fig. 7 has this system and its lower limit over each available link, and the sockets.
+    // Fig. 7 has results of this system and of its lower limit over each available link, and results of sockets.
     let links: &[&str] = if privileged { &["xdp", "packet"] } else { &["packet"] };
     let mut names: Vec<String> = Vec::new();
     for link in links {
@@ -159,7 +159,7 @@ fn every_section(privileged: bool) -> Outcome {
     }
     let memory = here["table3"]["memory"].as_array().ok_or("no memory")?;
     ensure(memory.iter().all(|row| row["bytes"].as_f64().unwrap_or(0.0) > 0.0), format!("{memory:?}"))?;
-    // The paper's own values are included.
+    // The results include the values that the paper reports.
     ensure(values["fig7"]["rows"][0]["ns"] == 1970.0, values["fig7"].to_string())?;
     ensure(page.contains("1.97 µs") && page.contains("285"), "the paper's values on the page")?;
     ensure(
@@ -168,8 +168,8 @@ fn every_section(privileged: bool) -> Outcome {
     )
 }
 
-/// The parts of a breakdown add up to its total: request by request in the CSV file, in their means to a nanosecond,
-/// and in the histograms within their three digits.
+/// The parts of a breakdown add up to its total: exactly for each request in the CSV file, to a nanosecond for the
+/// means, and to three digits, the precision of the histograms, for the means from histograms.
 fn adds_up(name: &str, report: &Report, here: &Value, out: &Path) -> Outcome {
     let each = here["fig8"]["each"].as_array().ok_or("no breakdowns")?;
     let one = each.iter().find(|one| one["name"] == name).ok_or_else(|| format!("no {name}"))?;
@@ -228,7 +228,7 @@ fn stopped_it_says_so() -> Outcome {
     let folder = tempfile::tempdir()?;
     let mut child = start(folder.path(), &["--only", "fig7,fig8", "--size", "16M"])?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    // The program measures once its worker thread runs.
+    // The program measures when its thread `worker-0` runs.
     eventually("it measures", || {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let mut names = threads.filter_map(|t| fs::read_to_string(t.path().join("comm")).ok());

@@ -94,7 +94,7 @@ fn in_every_way(only: &[&str]) -> Outcome {
         for way in &ways {
             let of = |f: &&Value| f["program"] == one.name && f["way"] == way.name();
             let figure = figures.iter().find(of).ok_or_else(|| format!("no {way} of {}", one.name))?;
-            // With swap the kernel may find no page to evict, and kill the program.
+            // With swap, the kernel may kill the program because it finds no page to evict.
             let missed = figure["missed"].as_str().unwrap_or_default();
             if ![MemoryBacking::Local, MemoryBacking::Exec].contains(way)
                 && missed.starts_with("the kernel ended it")
@@ -106,7 +106,7 @@ fn in_every_way(only: &[&str]) -> Outcome {
             let bytes = figure["footprint_bytes"].as_u64().unwrap_or(0);
             ensure(bytes > 1 << 20, format!("{figure}: it takes no memory"))?;
             if *way == MemoryBacking::Exec {
-                // Half of the memory may not be resident: at least some pages were evicted.
+                // Only half of the memory may be resident, so a part of the pages has to be evicted.
                 let left = figure["paging"]["evicted"].as_u64().unwrap_or(0);
                 ensure(left > bytes / PAGE / 8, format!("{figure}: nothing was remote"))?;
             }
@@ -176,14 +176,14 @@ fn what_is_missing_is_named() -> Outcome {
     ensure(memory, output_text(&list))
 }
 
-/// For an ordinary user only local memory is measured, and each other kind gives an error. The same holds for root if
-/// only local memory is requested.
+/// For an ordinary user only local memory is measured, and the output names the kinds that are left out. For root the
+/// same holds for swap on NBD without an NBD device.
 fn others_are_left_out(standing: LabPrivilege) -> Outcome {
     let folder = tempfile::tempdir()?;
     let usual =
         ["--only", "chase", "--scale", "5%", "--resident", "50%", "--json", "x.json", "--swap-dir", "."];
     let ways: &[&str] = if standing == LabPrivilege::Root { &["--ways", "swap-nbd"] } else { &[] };
-    // With an NBD device, root can measure this kind of memory as well, so nothing would be left out.
+    // On a machine with an NBD device, root can measure swap on NBD, so no kind of memory would be left out.
     if standing == LabPrivilege::Root && Path::new("/sys/block/nbd0").exists() {
         return Ok(());
     }

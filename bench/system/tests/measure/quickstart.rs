@@ -125,8 +125,8 @@ impl Run {
             .collect()
     }
 
-    /// Checks that no process (and so no namespace, interface or XDP program) of the run is left, no named namespace,
-    /// and no file except `files`.
+    /// Checks that the run has left no process (and so no unnamed namespace, interface or XDP program), no named
+    /// namespace, and no file except `files`.
     fn left_only(&self, files: &[&str]) -> Outcome {
         eventually("all processes end", || self.processes().is_empty())?;
         ensure(listed(Path::new("/run/netns")) == self.netns, "a named namespace has come or gone")?;

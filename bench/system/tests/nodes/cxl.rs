@@ -161,7 +161,7 @@ fn a_device_serves_the_region_and_the_link_is_silent() -> Outcome {
     // The content of an acknowledged write is in the device's memory.
     ensure(machine.content("dax0.0", 64)? == line(hpa + 64, 1), "it is in the device")?;
 
-    // However the agent ends, its successor finds the device and its content.
+    // After a kill and after an orderly end of the agent, the next agent finds the device and its content.
     rig.kill("agent")?;
     machine.start_agent(&rig, "auto")?;
     ensure(created_before(&rig)?.hpa == hpa, "a region keeps its address")?;
@@ -169,7 +169,7 @@ fn a_device_serves_the_region_and_the_link_is_silent() -> Outcome {
     recovered(&mut port, hpa)?;
     verify(&mut port, hpa, 1)?;
     rig.stop("agent")?;
-    // The successor finds the device without the manager as well.
+    // The next agent finds the device even without the manager.
     rig.kill("gmm")?;
     machine.start_agent(&rig, "auto")?;
     created_before(&rig)?;
@@ -189,7 +189,7 @@ fn without_the_device_the_same_commands_use_ethernet() -> Outcome {
     use_it(&rig, 2)?;
     ensure(client::sessions(&rig.socket())?.len() == 1, "a session with the memory node")?;
     let counters = client::counters(&rig.socket())?;
-    // Over Ethernet, many lines share one frame.
+    // The test counts bytes instead of frames, because many lines share one frame.
     ensure(counters.link.tx_bytes > LINES * 64, format!("{:?}", counters.link))?;
     ensure(counters.engine.local_reads == 0, "nothing is local")
 }
@@ -252,7 +252,8 @@ fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
     verify(&mut port, other, 7)
 }
 
-/// The kernel unmaps a removed device's pages without notice: the agent is either killed by SIGBUS or returns an error.
+/// The kernel unmaps the pages of a removed device without notice. Accesses to them have to return an error, instead of
+/// ending the agent by SIGBUS.
 fn memory_that_vanishes_under_the_agent_is_an_error() -> Outcome {
     cxloe_lab::expect_error("the CXL device of a region is");
     let (rig, machine) = started("auto", &[("dax0.0", 6, 8)])?;
@@ -298,7 +299,7 @@ fn a_device_of_another_owner_is_not_used() -> Outcome {
     created(&rig, "scratch", "ethernet")?;
     use_it(&rig, 10)?;
     ensure(machine.content("dax0.0", 0)? == [0xA5; 64], "nothing was written to it")?;
-    // The device that the agent uses is locked against others.
+    // The agent locks the file of a device that serves a region, so that no other process uses the device.
     others.unlock()?;
     created(&rig, "second", "cxl:dax0.0")?;
     ensure(others.try_lock().is_err(), "a device that serves is locked")?;

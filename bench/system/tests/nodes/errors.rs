@@ -19,9 +19,9 @@ struct Case {
     program: &'static str,
     /// Arguments of the program; `DIR` stands for a folder that the test has made.
     arguments: &'static str,
-    /// Function that prepares that folder and the lab.
+    /// Function that prepares the folder `DIR` and the lab.
     before: fn(&Lab, &Path) -> Outcome,
-    /// Set if the program runs with the rights of the test; without capabilities otherwise.
+    /// Set if the program runs with the rights of the test; otherwise it runs without capabilities.
     with_rights: bool,
     /// Set if the program runs with `--insecure`.
     insecure: bool,
@@ -32,7 +32,7 @@ struct Case {
 
 const NOTHING: fn(&Lab, &Path) -> Outcome = |_, _| Ok(());
 
-/// Values that most cases share: a memory node that would serve with them.
+/// Fields that most cases share: with them and with valid arguments, a memory node would start.
 const NODE: Case = Case {
     name: "",
     program: "mn-server",
@@ -217,7 +217,7 @@ fn check(case: &Case) -> Outcome {
 
 /// Checks that a program ends with `exit` and a message that contains `says`, without a panic.
 fn refuses(lab: &Lab, mut command: Command, exit: i32, says: &[&str]) -> Outcome {
-    // The test itself checks the daemons' error messages.
+    // All errors in the daemons' logs are accepted here, because the test itself checks the messages.
     cxloe_lab::expect_error(" ");
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");

@@ -25,7 +25,7 @@ fn fabric() -> Outcome<Pair> {
     rig.written(3)?;
     rig.create_region("copy")?;
     rig.gmm(&["create-region", "-s", "2M", "--owner", CN, "small"])?;
-    // Content that an import has to replace, by zeros or by other content.
+    // Writes content that a later import has to replace by zeros or by other content.
     for place in ["copy", "copy+0x3ffc0"] {
         succeeded(rig.cli(&["write", place, "--text", "before", "--flush"])?)?;
     }
@@ -106,7 +106,7 @@ fn a_damaged_pipe_names_the_part_written() -> Outcome {
     let rig = fabric()?;
     let file = exported(&rig)?;
     let bytes = fs::read(&file)?;
-    // The file's end is cut off, and so is the record that holds the end of the content.
+    // The last byte of the file is cut off, which truncates the record at the end of the content.
     let line = format!("head -c {} {} | cn-agent import copy", bytes.len() - 1, text(&file));
     let says = ["standard input is truncated", "region copy has been overwritten up to offset 131072"];
     failed_with(&shell(&rig, &line)?, 1, &says)

@@ -171,7 +171,8 @@ fn a_node_is_replaced_while_it_serves() -> Outcome {
     let mut port = bench.port()?;
     for version in 1..=4 {
         fill(&mut port, version)?;
-        // At the same time the port works on its own thread: each line is written and read back at once.
+        // While the next process takes the pool over, the port works on its own thread: it writes each line and reads
+        // it back at once.
         let next = std::thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 for round in 0..20 {
@@ -222,7 +223,7 @@ fn an_orderly_end_frees_the_memory() -> Outcome {
     let node = bench.start(2, &[])?;
     ensure(node.output_text().contains("kept=false"), node.output_text())?;
 
-    // After a kill, the memory is freed once the time of `--pool-keep` is over.
+    // After a kill, the keeper (the process that keeps the memory) frees it when the time of `--pool-keep` is over.
     let keeper = keeper_of(&node)?;
     node.kill()?;
     let node = bench.start(3, &["--pool-keep", "1s"])?;
@@ -278,7 +279,7 @@ fn another_pool_is_refused_while_regions_lie_in_the_former() -> Outcome {
     let bench = Bench::new()?;
     let [one, other] =
         ["one", "other"].map(|name| format!("file:{}", bench.logs.path().join(name).display()));
-    // A killed node has left its memory with a keeper.
+    // The node is killed, so its keeper (a process of its own) still has the memory of the pool.
     let node = bench.start(1, &[])?;
     let mut port = bench.port()?;
     fill(&mut port, 1)?;
@@ -289,7 +290,7 @@ fn another_pool_is_refused_while_regions_lie_in_the_former() -> Outcome {
     drop(port);
     ensure(node.end()?.success(), "an orderly end")?;
 
-    // An orderly end has freed the memory, so another pool loses nothing.
+    // An orderly end has freed the memory, so no data is lost if the node uses another pool.
     let node = bench.start(3, &["--pool", &one])?;
     let mut port = bench.port()?;
     fill(&mut port, 2)?;

@@ -17,10 +17,10 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
 /// Address of the manager's FM API, in the memory node's namespace.
 const FM: &str = "127.0.0.1:2508";
 
-/// CN id of a compute node that has a record and no process.
+/// CN id of a compute node that is registered with the manager and does not run.
 const GONE: &str = "02:00:00:00:00:77";
 
-/// Commands that print data, in an order in which the prerequisites of each exist. Words in capitals are placeholders.
+/// Commands that print data, in an order in which each command finds what it needs. Words in capitals are placeholders.
 const DATA: &[&str] = &[
     "gmm whoami",
     "gmm status",

@@ -1,8 +1,8 @@
-//! The Python package: its wheel is made of the library of this build, installed into a fresh environment, and tested by
-//! the package's own tests (`cn-agent/python/tests`) with real daemons.
+//! The Python package: its wheel is made of the library of this build, installed into a fresh environment, and tested
+//! by the package's own tests (`cn-agent/python/tests`) with real daemons.
 //!
-//! `deploy/install/need.sh pytest` has put pytest and NumPy into an environment of their own in the build folder. The
-//! fresh environment contains the wheel alone, and takes these from there.
+//! The fresh environment contains only the wheel. The tests import pytest and NumPy from another environment, which
+//! `deploy/install/need.sh pytest` has made in the build folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +33,7 @@ fn interpreter() -> Outcome<PathBuf> {
     Ok(python)
 }
 
-/// Makes the wheel in `folder`; returns its path. A second wheel of the same library is the same.
+/// Makes the wheel in `folder`; returns its path. Fails if a second wheel of the same library is not identical.
 fn wheel(python: &Path, folder: &Path) -> Outcome<PathBuf> {
     let make = |folder: &Path| -> Outcome<PathBuf> {
         let mut make = Command::new(python);
@@ -52,7 +52,7 @@ fn fresh(python: &Path, wheel: &Path, folder: &Path) -> Outcome<PathBuf> {
     succeeded(output(Command::new(python).args(["-m", "venv"]).arg(folder))?)?;
     let own = folder.join("bin/python");
     let mut install = Command::new(&own);
-    // Without network access, and without files in the user's cache.
+    // pip installs without network access, and writes no files into the user's cache.
     install.args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-cache-dir"]);
     succeeded(output(install.env("PIP_DISABLE_PIP_VERSION_CHECK", "1").arg(wheel))?)?;
     Ok(own)
@@ -67,7 +67,7 @@ fn the_wheel_works_in_a_fresh_environment() -> Outcome {
     let python = interpreter()?;
     let wheel = wheel(&python, &rig.path("wheels"))?;
     let own = fresh(&python, &wheel, &rig.path("environment"))?;
-    // The tests need pytest and NumPy beside the package.
+    // The tests need pytest and NumPy in addition to the package.
     let mut ask = Command::new(&python);
     let others = printed(ask.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))?;
 

@@ -58,7 +58,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     }
 }
 
-/// Command that runs a copy of this program as a user, with one of the parts of [`play`].
+/// Command that runs a copy of this program as a user; `part` selects one of the programs of [`play`].
 fn part(rig: &Pair, uid: u32, part: &str, more: &[String]) -> Outcome<Command> {
     let mut command = user_command(uid, &lent(rig)?.join("tenant"));
     command.env(ROLE, "hostile").arg(part).arg(rig.socket()).args(more);
@@ -122,7 +122,7 @@ pub fn descriptors_that_are_slow_to_close_delay_nobody() -> Outcome {
     for place in SLOW_PLACES {
         eventually(place, || saying(&log, place).or_else(|| saying(&log, "failed")))?;
         ensure(saying(&log, "failed").is_none(), fs::read_to_string(&log)?)?;
-        // Each of these fails after a limit of its own if a thread of the agent does not answer.
+        // Each of these calls has a time limit, and fails if a thread of the agent is blocked.
         port.read(bob)?;
         client::counters(&rig.socket())?;
         client::regions(&rig.socket())?;
@@ -331,8 +331,8 @@ fn slow(socket: &Path, region: &str) -> Outcome {
     let send = |connection: &Socket, bytes: &[u8], streams: Vec<TcpStream>| {
         let descriptors: Vec<_> = streams.iter().map(AsFd::as_fd).collect();
         let sent = connection.send(bytes, &descriptors);
-        // If the agent has closed its copy of a socket already, this one is the last and takes as long to
-        // close.
+        // If the agent has already closed its copy of a socket, closing this last copy takes ten minutes, so another
+        // thread closes it.
         thread::spawn(move || drop(streams));
         sent
     };

@@ -51,7 +51,7 @@ const SECRET_GROUP: u32 = 4799;
 const ADDRESS: usize = 0x6000_0000_0000;
 const PAGES: usize = 64;
 const PAGE: usize = 4096;
-/// Limit of resident pages, so that most are evicted.
+/// Limit of resident pages, so low that most of the pages are evicted.
 const RESIDENT: u64 = 16;
 /// Value of every byte of the memory of the program with other rights.
 const SECRET: u8 = 0x5E;
@@ -145,7 +145,7 @@ pub fn a_program_that_cannot_be_read_keeps_its_memory_local() -> Outcome {
     let rig = rig_whose_agent(&["--allow-kernel-faults", "--user-memory", "64M"])?;
     let hidden = privileged(&rig, Rights::Unreadable)?;
     let hidden = hidden.to_str().ok_or("a path in UTF-8")?;
-    // The hidden program is executed in place of the requested program, and then as its child.
+    // The unreadable program replaces the shell in the first and third case, and is a child of the shell in the second.
     for (uid, script, code, words) in [
         (ALICE, "exec $0 own -", 75, "may not open its own memory"),
         (ALICE, "$0 own -; exit $?", 0, "right"),
@@ -255,9 +255,9 @@ fn attack(socket: &Path, region: &str, order: &str, victim: &Path) -> Outcome {
             serve(socket, owner.space(), (first, joined), uffd, ProcessFiles::own()?)?;
             memory.fill(OWN);
         } else {
-            // Once this process has as many pages as may be resident, the agent orders some to be dropped.
-            // The order is never answered, and C keeps the connection open. The thread waits for room until
-            // this process executes the program.
+            // When this process has as many resident pages as permitted, the agent orders it to drop some. The order
+            // stays unanswered, because nothing reads the connection, which C keeps open. The thread waits for room
+            // until this process executes the program.
             thread::spawn(|| memory.fill(OWN));
             eventually("the agent orders pages to be dropped", || has_arrived(&first))?;
             std::mem::forget((first, uffd));
@@ -274,7 +274,8 @@ fn has_arrived(connection: &Socket) -> Option<()> {
     (poll(&mut set, PollTimeout::ZERO) == Ok(1)).then_some(())
 }
 
-/// Sends a request to join with the memory at [`ADDRESS`]; returns the membership, or the text of the refusal.
+/// Sends a request to have the memory at [`ADDRESS`] paged; returns the agent's reply with the shared state, or the
+/// text of the refusal.
 fn ask(
     connection: &Socket,
     space: u64,
@@ -306,7 +307,7 @@ fn ask(
     }
 }
 
-/// Carries out the agent's orders in a thread, as a member does.
+/// Carries out the agent's orders, for instance to drop pages, in a thread, as any process with paged memory does.
 fn serve(
     socket: &Path,
     space: u64,
@@ -378,7 +379,7 @@ fn page(hides: bool) -> Outcome {
     const BYTES: usize = 24 << 20;
     let mut memory: Vec<u8> = (0..BYTES).map(|at| (at / PAGE) as u8).collect();
     if hides {
-        // SAFETY: plain values.
+        // SAFETY: all arguments of the call are plain values.
         let set = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
         ensure(set == 0 && File::open("/proc/self/mem").is_err(), "it hides")?;
     }

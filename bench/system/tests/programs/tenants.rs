@@ -106,14 +106,14 @@ pub fn user_command(uid: u32, program: &Path) -> Command {
     command
 }
 
-/// Command that runs a copy of this program as a user, with one of the parts of [`play`].
+/// Command that runs a copy of this program as a user; `part` selects one of the programs of [`play`].
 fn tenant(rig: &Pair, uid: u32, part: &str, more: &[&str]) -> Outcome<Command> {
     let mut command = user_command(uid, &lent(rig)?.join("tenant"));
     command.env(ROLE, "tenant").arg(part).arg(rig.socket()).args(more);
     Ok(command)
 }
 
-/// Runs a part of [`play`], which has to succeed; returns its output.
+/// Runs the program `part` of [`play`] as a user; it has to succeed. Returns its output.
 fn played(rig: &Pair, uid: u32, part: &str, more: &[&str]) -> Outcome<String> {
     let output = tenant(rig, uid, part, more)?.output()?;
     let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -201,7 +201,7 @@ pub fn a_forged_shared_state_is_not_taken_over() -> Outcome {
         ensure(output_text.matches(refused).count() == 3, format!("{region}: {output_text}"))?;
         serves(&rig, pid)?;
     }
-    // A descriptor that the agent made for another purpose is refused.
+    // The agent refuses a descriptor that it made for another purpose, here the memory of a port.
     let output_text = played(&rig, ALICE, "show-port", &["alice"])?;
     ensure(output_text.contains("not made for this purpose"), output_text)?;
     serves(&rig, pid)?;
@@ -267,7 +267,8 @@ pub fn programs_run_without_any_right_at_the_manager() -> Outcome {
     let region = client::paging(&rig.socket(), None)?.pop().ok_or("it has no remote memory")?.region;
     let regions = rig.gmm(&["--json", "list", "-R"])?;
     ensure(regions.contains(&format!("\"uid\": {ALICE}")), regions)?;
-    // Bob can neither end alice's program nor make its region grow, nor destroy other regions by the same request.
+    // Nobody can destroy or grow a region by these requests that was not created for a program of the same user:
+    // neither another user's nor an ordinary region.
     for (uid, name) in [(BOB, region.as_str()), (BOB, "alice"), (ALICE, "alice")] {
         let output_text = played(&rig, uid, "destroy", &[name])?;
         ensure(output_text.matches("was not created for a program of this user").count() == 2, output_text)?;
@@ -433,7 +434,8 @@ fn join(socket: &Path, space: u64, pid: u32, resume: bool, descriptors: &[OwnedF
     Ok(if welcome.status == WELCOME { "welcome".into() } else { String::from_utf8_lossy(&text).into_owned() })
 }
 
-/// First words of a shared state of 1,024 pages, with views of `view_pages` pages.
+/// First words of the header of a shared state (the agent's record of a mapped region) of 1,024 pages, in which each
+/// view (table of pages) has `view_pages` entries.
 fn header(region: &str, kind: MappingKind, view_pages: u64) -> [u64; 11] {
     let name = region.len() as u64;
     [u64::from_le_bytes(*b"CXLoElgr"), 1, 77, kind as u64, 1024, 64, 0, 0, 1000, name, view_pages]
@@ -455,7 +457,8 @@ fn forged(region: &str, kind: MappingKind, sealed: bool) -> Outcome<OwnedFd> {
     let views = if kind == MappingKind::Private { 1024 } else { 1 };
     file.set_len(tables + views * pages * 8)?;
     write_header(&file, &header(region, kind, pages), region)?;
-    // A live process, nonexistent views and slots, other users' buffers, invalid states.
+    // These records name a live process, nonexistent views and slots, and other users' buffers; the page states below
+    // are invalid.
     let records = [1, u64::MAX, u64::from(std::process::id()), 5, 1 << 30, 0, 0, 0];
     for (index, word) in records.into_iter().enumerate() {
         file.write_at(&word.to_le_bytes(), 4096 + index as u64 * 8)?;
@@ -515,7 +518,7 @@ fn show_port(socket: &Path, region: &str) -> Outcome {
     message::write(&mut port, &AgentRequest { version: VERSION, ask: AgentCall::Port })?;
     let (_, memory) = receive_with_descriptor(&port, &mut [0; 512])?;
     let memory = File::from(memory.ok_or("no memory came")?);
-    // The number of entries per view is such that 256 views fill the port's data area.
+    // With 2048 entries per view, a shared state of 256 views has exactly the size of a port's memory.
     write_header(&memory, &header(region, MappingKind::Private, 2048), region)?;
     ensure(memory.metadata()?.len() == 69_632 + 256 * 2048 * 8, "a port has the size of a shared state")?;
     println!("{}", resume(socket, request(region, MappingKind::Private), &[memory.into()])?);
@@ -527,7 +530,7 @@ fn reuse(socket: &Path, region: &str) -> Outcome {
     let shown = owner.shared_state().try_clone_to_owned()?;
     let anew = File::options().write(true).open(format!("/proc/self/fd/{}", shown.as_raw_fd()));
     let writable = if anew.is_err() { "not writable" } else { "writable" };
-    // The region is free again: its last state gives access to that region, but not to `all`.
+    // The region is unmapped. Its shared state still gives access to this region, but not to the region `all`.
     drop(owner);
     let other = resume(socket, request("all", MappingKind::Foreign), &[shown])?;
     let other = if other.starts_with("Mapped") { "for another region" } else { "not for another region" };

@@ -54,7 +54,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-/// Command that runs a copy of this program as a user, with the role of [`play`].
+/// Command that runs [`play`] in a copy of this program, as a user.
 fn taking(rig: &Pair, uid: u32, regions: &[&str]) -> Outcome<Command> {
     let mut command = user_command(uid, &lent(rig)?.join("tenant"));
     command.env(ROLE, "shares").arg(rig.socket()).args(regions);

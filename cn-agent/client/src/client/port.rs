@@ -101,8 +101,8 @@ impl Port {
         self.many(1, |_| (Operation::Flush, 0, None), |_, _| {})
     }
 
-    /// Submits `count` operations and waits for all of them; `done` receives each line that was read. The first error is
-    /// returned once all operations that were begun have ended.
+    /// Submits `count` operations and waits for all of them; `done` receives each line that was read. After an error,
+    /// no further operation is begun, and the first error is returned when those in flight have ended.
     pub(super) fn many<'a>(
         &mut self,
         count: usize,

@@ -96,7 +96,7 @@ pub enum MapError {
     /// A request to the agent failed.
     #[error(transparent)]
     Agent(#[from] ClientError),
-    /// The agent did not accept this process as a member.
+    /// The agent did not accept this process as a member (a process whose memory it pages).
     #[error("the region's memory cannot be paged: {0}")]
     Join(Box<JoinError>),
     /// A system call failed.
@@ -128,9 +128,9 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> MapError {
 /// A mapped region, which is unmapped when this is dropped.
 #[derive(Debug)]
 pub struct Mapping {
-    /// The mapping; `None` once it is unmapped.
+    /// The mapping; `None` after it was unmapped, at the end of the drop.
     memory: Option<MmapRaw>,
-    /// Registration by which a child that touches the memory prints the reason before it ends.
+    /// Registration of this memory as missing in forked children: a child that touches it ends with a message.
     _of_parent: ParentMemory,
     owner: Arc<Mutex<Owner>>,
     line: Arc<HelperLine>,
@@ -201,7 +201,8 @@ impl Mapping {
             abandoned,
             wait,
         };
-        // The thread must run before `open` returns, so that it receives an early `leave` or `discard`.
+        // The helper thread must run before `open` returns. Otherwise it would miss a request to leave or to discard
+        // that follows at once.
         let ready = Arc::new(std::sync::Barrier::new(2));
         let there = Arc::clone(&ready);
         let body = move || {
@@ -265,7 +266,7 @@ impl Mapping {
     /// While the slice is used, nothing writes to the memory: no thread, and no other process that maps the region.
     #[expect(unsafe_code, reason = "only the caller knows who writes to the memory")]
     pub unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: the memory is mapped as long as `self` lives; the caller ensures the rest.
+        // SAFETY: the memory is mapped as long as `self` lives; the caller ensures that nothing writes to it.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
@@ -279,11 +280,11 @@ impl Mapping {
     #[expect(unsafe_code, reason = "only the caller knows who uses the memory")]
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         assert!(!self.sealed, "the region is sealed: its memory can only be read");
-        // SAFETY: the memory is mapped as long as `self` lives; the caller ensures the rest.
+        // SAFETY: the memory is mapped as long as `self` lives; the caller ensures that nothing else uses it.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
 
-    /// Number of the region's space, as `cn-agent paging` prints it.
+    /// Number of the mapped region at the agent (its space), as `cn-agent paging` prints it.
     pub fn space(&self) -> u64 {
         self.owner().space()
     }

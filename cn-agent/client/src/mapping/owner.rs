@@ -14,8 +14,8 @@ use crate::message::{
     self, ANSWER_MAX, AgentAnswer, AgentCall, AgentRequest, MapRequest, PagingView, VERSION,
 };
 
-/// This user may not handle page faults of the kernel, so programs that pass arbitrary memory to system calls cannot
-/// run in remote memory.
+/// Error: this user has no right to handle page faults that the kernel raises in system calls. Programs that pass
+/// arbitrary memory to system calls cannot run in remote memory then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this user may not handle page faults of system calls ({0}), which most programs take: have the administrator set \
@@ -36,7 +36,7 @@ pub struct Owner {
     shared_state: OwnedFd,
     memory: Option<OwnedFd>,
     device: Option<OwnedFd>,
-    /// Socket to which the agent sends userfaultfds of forked children, if the owner keeps them.
+    /// Socket to which the agent sends the userfaultfds of forked children; `None` unless [`MapRequest::keeps`] is set.
     keeper: Option<OwnedFd>,
 }
 
@@ -66,7 +66,8 @@ impl Owner {
         Ok(Owner { keeper: Some(keeper), ..owner })
     }
 
-    /// Has the successor of a dead agent take the region over; `self` becomes a connection to the successor.
+    /// Asks the successor of an agent that has ended to take the region over; `self` becomes a connection to the
+    /// successor.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -133,7 +134,7 @@ impl Owner {
         })
     }
 
-    /// Number of the region's space, as `cn-agent paging` prints it.
+    /// Number of the mapped region at the agent (its space), as `cn-agent paging` prints it.
     pub fn space(&self) -> u64 {
         self.space
     }
@@ -153,7 +154,7 @@ impl Owner {
         &self.path
     }
 
-    /// Shared state of the space, which members keep for a successor of the agent.
+    /// Shared state of the mapped region, which the processes that use the region keep for a successor of the agent.
     pub fn shared_state(&self) -> BorrowedFd<'_> {
         self.shared_state.as_fd()
     }
@@ -197,7 +198,7 @@ impl Owner {
         protocol(&self.path, format!("an answer that does not match the request: {answer:?}"))
     }
 
-    /// Changes the limit of resident bytes of the space to `limit`.
+    /// Changes the limit of resident bytes of the space (the mapped region) to `limit`.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -212,8 +213,8 @@ impl Owner {
         }
     }
 
-    /// Discards the space and its content: nothing is written back. Unless the space has another owner or member, it is
-    /// unmapped everywhere when this returns.
+    /// Discards the space (the mapped region) and its content: nothing is written back. Unless the space has another
+    /// owner or member, it is unmapped everywhere when this returns.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -224,7 +225,7 @@ impl Owner {
         }
     }
 
-    /// State and counters of paging in the space.
+    /// State and counters of paging in the space (the mapped region).
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].

@@ -118,7 +118,7 @@ proptest! {
         }
         let (mut told, mut highest) = (0_u64, 0);
         'heads: for head in heads {
-            // A head that an honest client could have published.
+            // An honest client publishes a head that is not above the number of completions and never decreases.
             let head = if honest { told.saturating_sub(head % 300).max(highest) } else { head };
             highest = head;
             client.memory().store(CQ_HEAD, head, Relaxed);
@@ -141,8 +141,8 @@ proptest! {
     }
 }
 
-/// Tests that a client that takes nothing gets no more completions than the ring has entries, and that one with an
-/// impossible head is soon disconnected.
+/// Tests that a client that takes no completions gets at most as many as the ring has entries, and that a client with
+/// an impossible head is soon reported as broken.
 #[test]
 fn completions_have_a_place_or_are_not_begun() {
     let (mut agent, mut client) = pair();
@@ -281,7 +281,7 @@ fn a_sleeper_is_woken_once() {
     assert!(client.news() && agent.wake_wanted() && !agent.wake_wanted());
 }
 
-/// Tests that the submission at the front keeps the agent awake once, and one submitted behind it once more.
+/// Tests that each submission keeps the agent awake only once: the one at the front, and those submitted behind it.
 #[test]
 fn what_was_looked_at_is_no_news() {
     let (mut agent, mut client) = pair();

@@ -22,8 +22,8 @@ const BANDS: u64 = SHARDS_MAX as u64;
 const BAND: u64 = HPA_LIMIT / BANDS;
 /// Window of a region as a multiple of its size, before rounding up to a power of two.
 const WINDOW_FACTOR: u64 = 4;
-/// Maximum number of expected regions, which are about to move to this node. Beyond the maximum, the region
-/// whose name sorts first is dropped.
+/// Maximum number of regions recorded as about to move to this node. Beyond this number, the region whose name sorts
+/// first is forgotten.
 const EXPECTED_MAX: usize = 256;
 
 #[inline]
@@ -40,8 +40,8 @@ impl Attachments {
         self.workers = workers;
     }
 
-    /// Number of the worker that serves the region `name`, or will serve it once it has an address; `None` for a region
-    /// that is neither known nor [expected](Self::expect).
+    /// Number of the worker that serves the region `name`, or that will serve it when it gets an address; `None` for a
+    /// region that is neither in this table nor [expected](Self::expect).
     pub fn worker_of_region(&self, name: &str) -> Option<usize> {
         let placed = self.by_name.iter().find(|(known, _)| known.as_str() == name);
         let placed = placed.map(|(_, attachment)| worker_of(attachment.hpa, self.workers));

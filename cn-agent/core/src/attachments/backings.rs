@@ -26,8 +26,8 @@ impl Attachments {
     pub fn prefer(&mut self, preference: Preference) {
         self.preference = preference;
         let unknown = self.by_name.values_mut().filter(|a| a.backing == Backing::Undecided);
-        // With Ethernet no device is looked for, so these regions are decided now. None of them has content
-        // on a device.
+        // With this preference the agent looks for no devices, so the undecided regions get Ethernet now. None of these
+        // regions has content on a device.
         if preference == Preference::Ethernet {
             unknown.for_each(|attachment| attachment.backing = Backing::Ethernet);
         }
@@ -63,7 +63,7 @@ impl Attachments {
         self.by_name.values().map(|a| (&a.region.name, a.region.size, &a.backing))
     }
 
-    /// Sets the backing of the region of `question`. Nothing changes if the question is settled already.
+    /// Sets the backing of the region of `question`. Nothing changes if that question has already been answered.
     pub fn answer(&mut self, question: &BackingQuery, backing: Backing) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         if !self.questions().iter().any(|open| {
@@ -77,8 +77,8 @@ impl Attachments {
         let before = attachment.clone();
         attachment.backing = backing;
         if self.phase(&question.region) == AttachmentPhase::Attached {
-            // Moved, not dropped: the part of the region beyond the device is served over Ethernet and may
-            // have dirty lines.
+            // The region is moved instead of dropped: its part beyond the device is served over Ethernet, and may have
+            // dirty lines.
             let now = self.by_name[&question.region].clone();
             changes.extend([AttachmentChange::Move(before), AttachmentChange::Attach(now)]);
         } else {

@@ -74,8 +74,8 @@ impl Attachment {
         reach(&self.region, self.window)
     }
 
-    /// Returns the size of `before` if this attachment begins with the same decoders and legs at the same
-    /// address, so that only the part behind them is new.
+    /// Returns the size of `before` if this attachment only extends it: the address, and the decoders and legs (parts
+    /// on memory nodes) of `before`, are unchanged, and new ones may follow.
     pub(crate) fn grown_from(&self, before: &Attachment) -> Option<u64> {
         let same = (self.hpa, &self.backing) == (before.hpa, &before.backing);
         let (old, new) = (ways(&before.region, &before.backing), ways(&self.region, &self.backing));
@@ -95,7 +95,8 @@ pub enum AttachmentChange {
     Attach(Attachment),
     /// Makes the part of a grown region behind its first `from` bytes reachable.
     Extend { attachment: Attachment, from: u64 },
-    /// Updates which legs of an attached region are in sync; operations on the region continue.
+    /// Updates which legs (copies on memory nodes) of an attached region are in sync; operations on the region
+    /// continue.
     Legs(Attachment),
     /// Writes back a region's dirty lines, then makes it unreachable. An [`Attach`](Self::Attach) with the
     /// new routes follows in the same list.
@@ -107,9 +108,9 @@ pub enum AttachmentChange {
         /// Number with which the worker reports the end of the drain.
         ticket: u64,
     },
-    /// Makes a region unreachable now: its content is gone, so nothing is written back.
+    /// Makes a region unreachable at once. Nothing is written back, because the region's content no longer exists.
     Drop(Attachment),
-    /// Holds this node in reset (`true`) or releases it.
+    /// Suspends this node (`true`), so that none of its regions is attached, or resumes it.
     Hold(bool),
     /// Public keys of all memory nodes by MAC address; `None` for revoked ones.
     Keys(BTreeMap<Mac, Option<PublicKey>>),
@@ -135,17 +136,17 @@ pub struct Attachments {
     next: BTreeMap<u64, u64>,
     by_name: BTreeMap<Name, Attachment>,
     held: bool,
-    /// Watermark of the manager that described these regions.
+    /// Watermark (term and revision of the manager's store) of the manager that described these regions.
     seen: Watermark,
-    /// Watermark of the manager at which this node has joined the fabric; `None` if it has not joined. The
-    /// node refuses managers behind this watermark even while it has no regions.
+    /// Watermark (term and revision of the manager's store) at which this node has joined the fabric; `None` if it has
+    /// not joined. The node refuses a manager with an earlier watermark, even while the node has no regions.
     #[serde(default)]
     joined: Option<Watermark>,
     /// Phases by region; a region without an entry is in [`AttachmentPhase::Unknown`], as all regions are
     /// when the agent starts.
     #[serde(skip)]
     phases: BTreeMap<Name, AttachmentPhase>,
-    /// Regions that the manager reclaims, to be detached once their dirty lines are written back.
+    /// Regions that the manager reclaims; each is detached when its dirty lines are written back.
     #[serde(skip)]
     wanted_back: Vec<ReleasedRegion>,
     /// Logical devices bound to this node, from the manager's last answer.
@@ -153,10 +154,11 @@ pub struct Attachments {
     devices: Vec<LogicalDevice>,
     #[serde(skip)]
     tickets: u64,
-    /// Public keys of memory nodes as last given to the worker; `None` for revoked ones.
+    /// Public keys of memory nodes in the last change for the worker; `None` for revoked ones.
     #[serde(skip)]
     keys: BTreeMap<Mac, Option<PublicKey>>,
-    /// Memory nodes whose key was revoked. Kept over restarts: such a node differs from one that never had a key.
+    /// Memory nodes whose key was revoked. Stored over restarts, because sessions without keys may not be opened with
+    /// such a node, unlike with a node that never had a key.
     #[serde(default)]
     revoked: BTreeSet<Mac>,
     #[serde(skip)]
@@ -173,13 +175,14 @@ pub struct Attachments {
 }
 
 /// The part of a region's description that determines the destinations and permissions of its requests: its committed
-/// decoders and their legs.
+/// decoders and their legs (parts on memory nodes).
 type Routing = (HdmShape, Vec<(u32, Option<Mac>, u64, Option<u64>, bool)>);
 type HdmShape = (u64, u64, Ways, Granularity);
 
 fn ways(region: &Region, backing: &Backing) -> Vec<Routing> {
     let of_decoder = |(index, d): (usize, &HdmDecoder)| {
-        // Legs of a decoder that a device serves get no requests, so they do not count.
+        // If a device serves the decoder, its legs (parts on memory nodes) get no requests, and changes of them have no
+        // effect.
         let legs = region.legs_of(index as u32).filter(|_| !backing.serves(d));
         let legs = legs.map(|leg| {
             (leg.position, leg.mac(), leg.cmem_base, leg.incarnation, leg.state == LegState::Lost)
@@ -191,8 +194,8 @@ fn ways(region: &Region, backing: &Backing) -> Vec<Routing> {
     region.decoders.iter().enumerate().filter(|(_, d)| d.committed).map(of_decoder).collect()
 }
 
-/// Whether the legs can be updated without interrupting operations: one of the descriptions is mirrored, and
-/// each committed position has a leg in sync now that `before` lists as well.
+/// Whether the legs (copies on memory nodes) can be updated without interrupting operations: one of the descriptions is
+/// mirrored, and each committed position has a leg that is in sync now and was listed in `before`.
 fn keeps_legs(before: &Region, now: &Region) -> bool {
     let is_mirrored =
         |region: &Region| region.legs.iter().any(|leg| leg.copy > 0 || leg.state == LegState::Stale);
@@ -224,7 +227,8 @@ fn keeps_legs(before: &Region, now: &Region) -> bool {
             .all(|(at, decoder)| (0..decoder.ways.count()).all(|position| keeps(at as u32, position)))
 }
 
-/// Whether any leg has kept its content, judged by its incarnation, on the same memory node or another.
+/// Whether any leg (part of the region on a memory node) still has its content. The incarnation, which identifies
+/// content, decides; the memory node may be another one.
 fn keeps_content(before: &[Routing], now: &[Routing]) -> bool {
     let legs = |ways: &[Routing]| -> Vec<_> { ways.iter().flat_map(|(_, legs)| legs.clone()).collect() };
     let (before, now) = (legs(before), legs(now));
@@ -232,7 +236,7 @@ fn keeps_content(before: &[Routing], now: &[Routing]) -> bool {
     pairs.any(|((_, _, _, held, _), (_, _, _, holds, lost))| held == holds && !lost)
 }
 
-/// Whether a region was emptied between two descriptions: none of its legs holds its former content.
+/// Whether a region was emptied between two descriptions: no leg (part on a memory node) has its former content.
 fn was_emptied(before: &Region, now: &Region) -> bool {
     let legs = |region| ways(region, &Backing::Ethernet);
     let lost = now.legs.iter().any(|leg| leg.state == LegState::Lost);
@@ -258,8 +262,8 @@ impl Attachments {
         changes
     }
 
-    /// Watermark of the manager that described these regions. A node that neither has regions nor has joined
-    /// has the lowest watermark, so that it accepts any manager.
+    /// Watermark (term and revision of the manager's store) of the manager that described these regions. A node that
+    /// has no regions and has not joined returns the lowest watermark, and so accepts any manager.
     pub fn seen(&self) -> Watermark {
         match self.by_name.is_empty() && self.joined.is_none() {
             true => Watermark::default(),
@@ -267,8 +271,9 @@ impl Attachments {
         }
     }
 
-    /// Sets the watermark at which this node has joined; `None` if it has not joined. If the node joins
-    /// another fabric while it has regions, the watermark of those regions stays in force.
+    /// Sets the watermark (term and revision of the manager's store) at which this node has joined; `None` if it has
+    /// not joined. If the node joins another fabric while it has regions, the watermark of those regions stays in
+    /// force.
     pub fn join(&mut self, joined: Option<Watermark>) {
         let is_new = joined != self.joined;
         self.joined = joined;
@@ -289,8 +294,8 @@ impl Attachments {
         legs.flat_map(|leg| leg.macs.iter().filter_map(|mac| Some((*mac, leg.udp?)))).collect()
     }
 
-    /// Returns the memory nodes' keys if they differ from those last given to the worker. Keys are taken from
-    /// `listed`, and those of other nodes from the regions in this table. A memory node that had a key and is
+    /// Returns the memory nodes' keys if they differ from those in the last change for the worker. Keys are taken from
+    /// `listed`, and the keys of other memory nodes from the regions in this table. A memory node that had a key and is
     /// listed without one counts as revoked.
     fn other_keys(&mut self, listed: &[Region]) -> Option<AttachmentChange> {
         let known = self.by_name.values().map(|attachment| &attachment.region).chain(listed);
@@ -310,8 +315,8 @@ impl Attachments {
         })
     }
 
-    /// Returns the regions that this node holds. If the manager's store lacks some of them, the manager
-    /// reports them as what this node would lose.
+    /// Returns the regions in this table, for the manager: if its store lacks some of them, the manager reports that
+    /// this node would lose them.
     pub fn holds(&self) -> Vec<Held> {
         let held = |Attachment { region, .. }: &Attachment| Held {
             compute_node: region.owner,
@@ -374,8 +379,8 @@ impl Attachments {
 
     fn follow_one(&mut self, region: &Region, changes: &mut Vec<AttachmentChange>) {
         if matches!(region.state, RegionState::Creating | RegionState::Draining) {
-            // The region is not usable now. Its entry in this table keeps its former state, for instance
-            // while the manager resets it.
+            // A region in these states cannot be used. Its entry in this table keeps the former description, for
+            // instance while the manager resets the region.
             return;
         }
         if !self.by_name.contains_key(&region.name) {
@@ -388,7 +393,7 @@ impl Attachments {
         }
         let Some(attachment) = self.by_name.get_mut(&region.name) else { return };
         if region.epoch < attachment.region.epoch {
-            // A later answer has been applied already.
+            // The answer is older than one that was already applied, so it is ignored.
             return;
         }
         let before = core::mem::replace(&mut attachment.region, region.clone());
@@ -420,7 +425,7 @@ impl Attachments {
             if old == new {
                 return;
             }
-            // All former decoders and legs are unchanged, so only new ones are added.
+            // All former decoders and their legs (parts on memory nodes) are unchanged, so only new decoders are added.
             if new.starts_with(&old) {
                 changes.push(AttachmentChange::Extend { from: before.size, attachment: now.clone() });
             } else {
@@ -437,7 +442,8 @@ impl Attachments {
         self.settle(&region.name, changes);
     }
 
-    /// Attaches or drains a known region, whichever its state demands, unless that is done or in progress.
+    /// Attaches or drains a region in this table, as its state requires. Does nothing if that is already done or in
+    /// progress.
     fn settle(&mut self, name: &Name, changes: &mut Vec<AttachmentChange>) {
         let Some(attachment) = self.by_name.get(name).cloned() else { return };
         match (self.is_to_drain(&attachment.region), self.phase(name)) {
@@ -467,8 +473,8 @@ impl Attachments {
         self.phases.get(name).copied().unwrap_or_default()
     }
 
-    /// Records that the worker has drained the region of `ticket`. Returns the region's name, or `None` if
-    /// the drain was withdrawn meanwhile.
+    /// Records that the worker has drained the region of `ticket`. Returns the region's name, or `None` if the drain
+    /// was cancelled meanwhile.
     pub fn drained(&mut self, ticket: u64) -> Option<Name> {
         let found = self.phases.iter().find(|(_, phase)| **phase == AttachmentPhase::Draining(ticket));
         let name = found.map(|(name, _)| name.clone())?;
@@ -476,8 +482,8 @@ impl Attachments {
         Some(name)
     }
 
-    /// Returns the regions that the manager reclaims and that are detached here. They are reported with each
-    /// sync until the manager confirms.
+    /// Returns the regions that the manager reclaims and that are detached on this node. They are reported in each sync
+    /// until the manager confirms the report.
     pub fn released(&self) -> Vec<ReleasedRegion> {
         let free = |region: &&ReleasedRegion| {
             matches!(self.phase(&region.name), AttachmentPhase::Unknown | AttachmentPhase::Detached)
@@ -489,7 +495,7 @@ impl Attachments {
         self.phases.values().any(|phase| matches!(phase, AttachmentPhase::Draining(_)))
     }
 
-    /// Whether the manager has suspended this node: nothing is attached until it is released.
+    /// Whether the manager has suspended this node: no region is attached until the manager resumes the node.
     pub fn held(&self) -> bool {
         self.held
     }

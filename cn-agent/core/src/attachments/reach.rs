@@ -10,9 +10,8 @@ pub fn reach(region: &Region, window: u64) -> u64 {
     region.decoders.iter().map(|decoder| reach_of(decoder, window)).sum()
 }
 
-/// Returns how many bytes of `decoder` lie in the first `window` bytes of the region, rounded down to whole
-/// interleave rounds over all legs, and to whole pages of each leg. Returns 0 for a decoder that is not
-/// committed.
+/// Returns how many bytes of `decoder` lie in the first `window` bytes of the region, rounded down to whole interleave
+/// rounds over all memory nodes, and to whole pages on each. Returns 0 for a decoder that is not committed.
 pub(crate) fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
     if !decoder.committed {
         return 0;

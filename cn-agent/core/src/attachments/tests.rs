@@ -185,7 +185,7 @@ fn a_move_keeps_content_a_loss_does_not() {
     );
     assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST]);
 
-    // The part on the other memory node still exists, so it is written back.
+    // The part on the second memory node still exists, so dirty lines are written back.
     let mut lost = Region { state: RegionState::Lost, ..moved.clone() };
     lost.legs[0].state = LegState::Lost;
     let changes = table.follow(std::slice::from_ref(&lost), false);
@@ -194,7 +194,7 @@ fn a_move_keeps_content_a_loss_does_not() {
     let changes = table.follow(std::slice::from_ref(&lost), false);
     assert!(matches!(&changes[..], [AttachmentChange::Drop(_), AttachmentChange::Attach(_)]), "{changes:?}");
 
-    // During a reset the region stays lost; once active again, it is empty.
+    // During a reset by the manager, the region stays lost; when it is active again, it is empty.
     assert_eq!(table.follow(&[Region { state: RegionState::Creating, ..lost }], false), []);
     let mut fresh = moved;
     fresh.legs.iter_mut().for_each(|leg| leg.incarnation = Some(8));
@@ -254,12 +254,12 @@ fn what_the_manager_wants_back_is_acknowledged_once_it_is_let_go_of() {
     assert_eq!(table.follow(&[disabled], false), []);
     assert!(table.released().is_empty());
     assert_eq!(table.list()[0].attachment, Attaching::Detached);
-    // Once enabled again, the region is attached at the same address.
+    // When the region is enabled again, it is attached at the same address.
     assert_eq!(hpas(&table.follow(std::slice::from_ref(&active), false)), [HPA_FIRST]);
     assert_eq!(table.list()[0].attachment, Attaching::Attached);
 
-    // The release is requested, withdrawn and requested again: a report for the first request does not count for the
-    // second.
+    // The manager reclaims the region, cancels that, and reclaims it again: the end of the first drain does not count
+    // for the second.
     let first = ticket(&table.follow(std::slice::from_ref(&asked), false));
     assert!(matches!(&table.follow(&[active], false)[..], [AttachmentChange::Attach(_)]));
     let second = ticket(&table.follow(&[asked], false));
@@ -280,13 +280,13 @@ fn who_only_waits_is_not_answered() {
 
 #[test]
 fn an_agent_started_during_a_withdrawal_has_nothing_to_release() {
-    // The node does not know the region, so nothing has to be written back.
+    // The region is not in the node's table, so nothing has to be written back.
     let asked = releasing(&region("a", 2 * MIB, RegionState::Active), UnbindOption::Managed);
     let mut table = Attachments::default();
     assert_eq!(table.follow(std::slice::from_ref(&asked), false), []);
     assert_eq!(table.released().len(), 1);
-    // The region is known but not attached: operations on it are refused with the reason, and nothing is
-    // written back.
+    // The region is in the table but not attached: operations on it are refused with the reason, and nothing is written
+    // back.
     let mut known = Attachments::default();
     known.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
     known.follow(std::slice::from_ref(&asked), false);
@@ -312,7 +312,7 @@ fn a_held_node_attaches_nothing_and_everything_when_it_is_released() {
     assert_eq!(table.list().iter().map(|r| r.attachment).collect::<Vec<_>>(), [Attaching::InReset; 2]);
     assert!(table.released().is_empty(), "nobody asked for them");
 
-    // The node stays held over a restart.
+    // A suspended node is still suspended after a restart.
     let mut again: Attachments = serde_json::from_str(&serde_json::to_string(&table).unwrap()).unwrap();
     assert_eq!(again.begin(), [AttachmentChange::Hold(true)]);
     let changes = again.follow(&[a, b], false);
@@ -370,7 +370,7 @@ fn a_node_that_joined_follows_its_fabric_also_without_regions() {
     let mut anew: Attachments = serde_json::from_str(&kept).unwrap();
     anew.join(Some(at(9, 3)));
     assert_eq!(anew.seen(), at(9, 40), "and a restart takes nothing back");
-    // The node joins another fabric and has no regions of the first.
+    // The node joins another fabric, and has no regions of the first fabric.
     anew.join(Some(at(5, 2)));
     assert_eq!(anew.seen(), at(5, 2));
     // A node with regions of a fabric continues to follow that fabric, although it joins another.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// State of this compute node in the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Whether the node is suspended: nothing is attached until the manager releases it.
+    /// Whether the manager has suspended the node: nothing is attached until the manager resumes it.
     pub held: bool,
     /// Logical devices of memory nodes that are bound to this node.
     pub devices: Vec<AttachedDevice>,
@@ -50,8 +50,8 @@ pub enum Attaching {
     Attached,
     /// Operations wait: the session with one of the region's memory nodes is not open.
     Connecting,
-    /// Operations fail: the region's dirty lines are being written back, because the manager reclaims it or holds
-    /// this node.
+    /// Operations fail: the region's dirty lines are being written back, because the manager reclaims the region or has
+    /// suspended this node.
     #[serde(rename = "letting_go")]
     Draining,
     /// The region is disabled, or moving to another node; its address is kept.
@@ -84,7 +84,7 @@ pub struct AttachedRegion {
     /// State of the region in the manager's last answer: `active`, `degraded`, `lost`, …
     pub state: String,
     pub attachment: Attaching,
-    /// Index of the agent's worker thread that serves the region; left out for the first.
+    /// Index of the agent's worker thread that serves the region; omitted in JSON for the first worker.
     #[serde(default, skip_serializing_if = "is_first")]
     pub worker: usize,
     /// Backing of the region: `ethernet`; `cxl:` and the name of a DAX device; that and `+ethernet`, if the region
@@ -100,7 +100,7 @@ pub struct AttachedRegion {
     pub beyond_window: u64,
     /// HDM decoders of the region, by ascending HPA.
     pub decoders: Vec<AttachedDecoder>,
-    /// Parts of the region on memory nodes, one per position of each decoder.
+    /// Parts of the region on memory nodes (legs), at least one for each position of each decoder.
     pub memory_nodes: Vec<AttachedLeg>,
 }
 
@@ -126,17 +126,17 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
-/// An HDM decoder of a region, at its addresses on this node.
+/// An HDM decoder of a region: a range of addresses that is interleaved over memory nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedDecoder {
     pub hpa: u64,
     /// Size of the decoder's range in bytes.
     pub size: u64,
-    /// Number of legs that the decoder interleaves over.
+    /// Number of legs (parts on memory nodes) over which the decoder interleaves.
     pub interleave_ways: u32,
     /// Number of consecutive bytes on one leg (interleave granularity).
     pub interleave_granularity: u32,
-    /// Whether the decoder is in force; otherwise not all of its legs are mapped yet.
+    /// Whether the decoder is in use; if not, some of its legs (parts on memory nodes) are not mapped yet.
     pub committed: bool,
 }
 

@@ -65,7 +65,8 @@ impl Engine {
             return Err(RouteError::Overlap { hpa });
         }
 
-        // Targets refer to peers by index. Known peers keep their index here; new ones follow in their order.
+        // Route targets refer to memory nodes by index. Memory nodes that this engine has keep their index here; new
+        // ones follow in their order in `ready`.
         for target in ready.routes.targets_mut().flat_map(|(_, targets)| targets) {
             let before = &ready.peers[..target.peer];
             target.peer = known(ready.peers[target.peer].mac).unwrap_or_else(|| here + new(before));
@@ -80,7 +81,7 @@ impl Engine {
                 None => self.peers.push(ready.peers.remove(at)),
             }
         }
-        // The next poll is due at once, so that sessions with the new peers are opened.
+        // The next poll is due at once, in order to open sessions with the new memory nodes.
         self.deadline = now;
         self.miss_policies.take_over(&mut ready.miss_policies);
         self.sealed.take_over(&mut ready.sealed);

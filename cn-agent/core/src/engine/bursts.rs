@@ -18,8 +18,8 @@ use super::{
 use crate::cache::LineState;
 
 impl Engine {
-    /// Returns the segment of the `lines` lines from `hpa` on, contiguous on their memory node. The lines may
-    /// not fit one frame; [`SegmentIter`](super::SegmentIter) takes that into account.
+    /// Returns the segment (lines that are contiguous on one memory node) of the `lines` lines from `hpa` on. It may be
+    /// longer than one frame; [`SegmentIter`](super::SegmentIter) takes that into account.
     pub fn segment(&mut self, hpa: u64, lines: usize) -> Segment {
         let location = self.routes.locate(hpa);
         let route = self.routes.route(&location);
@@ -34,7 +34,7 @@ impl Engine {
         self.routes.target(&location).map(|target| target.peer)
     }
 
-    /// Location of a segment, decoded again if it is stale.
+    /// Location of a segment. It is computed again if the routes have changed since the segment was made.
     #[inline]
     fn current(&mut self, segment: &Segment) -> Location {
         if self.routes.is_current(&segment.location) {
@@ -77,12 +77,12 @@ impl Engine {
         self.burst_lines_max(&location, Direction::Write)
     }
 
-    /// Reads the lines of `segment`, past the cache; dirty lines among them are sent first. The sink gets all lines
-    /// in one call, unless they are available at once: see [`BurstRead`].
+    /// Reads the lines of `segment` without the line cache; dirty lines among them are sent first. The sink gets all
+    /// lines in one call, unless they are available at once: see [`BurstRead`].
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while another read of one of the lines is in flight or a window is full. Any
-    /// other error gives the reason why the lines cannot be read.
+    /// [`EngineError::Busy`] while another read of one of the lines is in flight or a window is full. Any other error
+    /// gives the reason why the lines cannot be read.
     pub fn burst_read(
         &mut self,
         segment: &Segment,
@@ -99,7 +99,7 @@ impl Engine {
             return Err(EngineError::Busy);
         }
         self.settle(peer, cmem, segment, lines, now, tx)?;
-        // The write-backs may have taken the last free slots.
+        // The write-backs above may have used the last free slots for operations.
         if self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
@@ -201,8 +201,8 @@ impl Engine {
         Ok(routed)
     }
 
-    /// Sends dirty lines of the range, and write-backs of it that failed with an earlier session; the burst
-    /// follows on the same stream.
+    /// Sends dirty cached lines of the range, and lines of the range whose write-back failed in an earlier session. The
+    /// burst follows on the same stream, so it is executed after them.
     fn settle(
         &mut self,
         peer: usize,

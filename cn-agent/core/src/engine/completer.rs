@@ -19,10 +19,10 @@ pub(super) enum Op {
     Write { id: RequestId, hpa: u64 },
     /// A write-back of a modified line; `epoch` selects the counter that a flush waits for.
     WriteBack { peer: usize, cmem: u64, hpa: u64, epoch: bool },
-    /// The request to one leg, `side`, of a write to a mirrored position.
+    /// One of the two requests of a write to mirrored memory: `side` selects the memory node, `pair` identifies the
+    /// write.
     Side { pair: u16, side: u8 },
-    /// A request that copies a page to a leg that is being filled: `lines` lines from line `first` of the
-    /// page on.
+    /// A request that copies a page to the memory node of a stale copy: `lines` lines from line `first` of the page on.
     Fill { copy: u8, first: u8, lines: u8 },
     /// A free slot, or a write-back whose region was removed.
     Nothing,
@@ -79,8 +79,8 @@ impl Ops {
         self.slots.len() - self.free.len()
     }
 
-    /// Marks the operations now in flight, and no others; [`marks`](Ops::marks) counts those that have not
-    /// ended.
+    /// Marks the operations that are in flight now; earlier marks are removed. [`marks`](Ops::marks) counts the marked
+    /// operations that have not ended.
     #[cold]
     pub fn mark(&mut self) {
         self.marked.fill(true);
@@ -167,7 +167,8 @@ impl Completions for Completer<'_> {
             Op::Nothing => {}
             Op::WriteBack { peer, cmem, hpa, epoch } => {
                 self.core.write_backs[usize::from(epoch)] -= 1;
-                // The write was acknowledged to its writer, so it must survive the session.
+                // The write that made the line dirty was already acknowledged to its writer, so the line must survive
+                // the end of the session.
                 let survives = matches!(error, OpError::SessionDead | OpError::FrameTooLarge);
                 match data.first_chunk::<LINE_SIZE>() {
                     Some(data) if survives => {

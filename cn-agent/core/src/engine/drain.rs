@@ -83,7 +83,7 @@ impl Engine {
         self.clear(&range);
         for op in self.core.ops.iter_mut() {
             match op {
-                // The data of such a read goes to the reader only, so that no line of the range enters the
+                // The data of a read in flight goes to the reader only, so that no line of the closed range enters the
                 // cache.
                 Op::Read { hpa, place, .. } if range.contains(hpa) => *place = None,
                 _ => {}
@@ -102,13 +102,14 @@ impl Engine {
         self.draining.in_reset = in_reset;
     }
 
-    /// Continues writing back, within the windows and for some microseconds. Returns `true` once no line of the range
-    /// is modified and all requests sent for the range, including programs' writes, are answered; after `false`, poll
-    /// and call again. Lines whose memory node has lost its content are dropped.
+    /// Continues writing back, as far as the windows (limits of requests in flight) permit and for some microseconds.
+    /// Returns `true` when no line of the range is modified and all requests sent for the range, including programs'
+    /// writes, are answered; after `false`, poll and call again. Lines whose memory node has lost its content are
+    /// dropped.
     ///
     /// # Errors
-    /// The reason why lines cannot be written back now, most likely [`EngineError::NotConnected`]. Call
-    /// again, as after `false`.
+    /// The reason why lines cannot be written back now, most likely [`EngineError::NotConnected`]. Call again, as after
+    /// `false`.
     pub fn write_back_range(
         &mut self,
         work: &mut WriteBackRange,
@@ -131,8 +132,7 @@ impl Engine {
             }
             match self.write_back(place, now, tx) {
                 Err(error @ (EngineError::Busy | EngineError::NotConnected(_))) => {
-                    // A missing session is kept as the reason rather than a full window, which passes by
-                    // itself.
+                    // A missing session takes precedence as the reason: a full window becomes free by itself.
                     let known = work.passed_over.filter(|known| *known != EngineError::Busy);
                     work.passed_over = known.or(Some(error));
                 }
@@ -153,8 +153,8 @@ impl Engine {
         }
     }
 
-    /// Removes the clean lines of `range` from the cache; returns whether no modified line is left. A
-    /// modified line is left if its flush or eviction failed and the line was written again since.
+    /// Removes the clean lines of `range` from the cache; returns whether no modified line is left. A modified line is
+    /// left if its flush or eviction failed and the line was then written again.
     fn clear(&mut self, range: &Range<u64>) -> bool {
         let Some(cache) = &mut self.core.cache else { return true };
         let mut clear = true;
@@ -170,7 +170,8 @@ impl Engine {
         clear
     }
 
-    /// Whether no write to `range` is in flight, and no line of it is stranded (`write_back`).
+    /// Whether no write to `range` is in flight, and no line of it is stranded (waits for its memory node after a
+    /// failed write-back).
     fn is_quiet(&mut self, range: &Range<u64>) -> Result<bool, EngineError> {
         let stranded = self.core.stranded.iter().find(|(_, line)| range.contains(&line.hpa));
         if let Some(((peer, _), _)) = stranded {

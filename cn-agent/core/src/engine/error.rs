@@ -33,8 +33,8 @@ pub enum EngineError {
     Sealed(u64),
     #[error("HPA {0:#x} is not a multiple of 64")]
     Unaligned(u64),
-    /// A burst that is empty, is too long for one frame, crosses the end of a page of CMem, has data of
-    /// another length, or was made for a former interleave set.
+    /// A burst that is empty, is too long for one frame, crosses the end of a page of CMem, has data of a length that
+    /// does not match its lines, or was made for a former interleave set.
     #[error(
         "a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page; take another segment"
     )]

@@ -1,9 +1,9 @@
-//! A flush that blocks no other operation: all lines that were dirty at its start reach the memory nodes, while
-//! writes continue.
+//! A flush that blocks no other operation: all lines that were dirty at its start reach the memory nodes, while writes
+//! continue.
 //!
 //! The flush goes through the cache once and sends the dirty lines, then waits for every write-back made so far.
-//! Write-backs of lines written since belong to another epoch; the flush does not wait for them. Two epochs
-//! alternate: an epoch begins again only when all write-backs of its last use have been answered.
+//! Write-backs made after that belong to another epoch, for which the flush does not wait. Two epochs alternate: an
+//! epoch begins again only when all write-backs of its last use have been answered.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
@@ -19,19 +19,19 @@ const PLACES_PER_CALL: usize = 4096;
 pub struct Flush {
     /// Index of the next way of the cache to be examined.
     at: usize,
-    /// Epoch that the flush waits for, once all dirty lines have been sent.
+    /// Epoch whose write-backs the flush waits for; `None` until all dirty lines have been sent.
     sealed: Option<bool>,
     /// Error of lines that could not be written back, if any.
     failed: Option<EngineError>,
 }
 
 impl Engine {
-    /// Continues a flush, within the windows and for some microseconds. Returns `true` once every line that
-    /// was dirty at the start of the flush has been acknowledged; after `false`, poll and call again.
+    /// Continues a flush, as far as the windows (limits of requests in flight) permit and for some microseconds.
+    /// Returns `true` when every line that was dirty at the start of the flush has been acknowledged; after `false`,
+    /// poll and call again.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] when all other lines are written back, and the rest waits for a silent
-    /// memory node.
+    /// [`EngineError::NotConnected`] when only lines of a silent memory node are still to be written back.
     pub fn flush_on(
         &mut self,
         flush: &mut Flush,
@@ -48,7 +48,8 @@ impl Engine {
         }
         let stuck = self.core.stranded.keys().map(|(peer, _)| *peer).next();
         match stuck.map(|peer| self.not_now(peer)) {
-            // The stranded lines are sent in the present epoch, so the flush has to wait for that epoch too.
+            // Stranded lines (those of a failed write-back) are sent again in the present epoch, so the flush has to
+            // wait for that epoch too.
             Some(EngineError::Busy) => {
                 flush.sealed = None;
                 return Ok(false);

@@ -110,7 +110,7 @@ impl TagTable {
     fn start(&mut self, page: u64, lines: u64) -> bool {
         match self.find(page) {
             Ok(at) => self.slots[at].mask |= lines,
-            // At most half full, so that searches are short and always reach a free slot.
+            // The table is kept at most half full, so that searches are short and always reach a free slot.
             Err(_) if self.used * 2 >= self.slots.len() => return false,
             Err(at) => {
                 self.slots[at] = Slot { page, mask: lines };
@@ -129,8 +129,8 @@ impl TagTable {
             return true;
         }
         self.used -= 1;
-        // Later entries move into the gap, so that searches still find them. Entries whose search starts
-        // behind the gap do not move.
+        // Later entries move into the gap, so that searches still find them. An entry whose search begins after the gap
+        // does not move.
         let mut at = hole;
         loop {
             at = (at + 1) & self.mask;

@@ -23,7 +23,7 @@ pub struct CacheMiss {
 }
 
 impl Engine {
-    /// Returns the line at `hpa` if it is cached. Such a read needs neither the time nor a link.
+    /// Returns the line at `hpa` if it is cached. Such a read sends no frame, so it needs no link and no present time.
     ///
     /// # Errors
     /// [`CacheMiss`], to be passed to [`read_missed`](Self::read_missed).
@@ -40,7 +40,7 @@ impl Engine {
                 self.core.counters.read_hits += 1;
                 Ok(cache.read(place))
             }
-            // The line has a way already, which is being filled.
+            // A way is already being filled with this line, so this read gets no way of its own.
             Lookup::Here(_) => Err(CacheMiss { hpa, place: None, tick }),
             Lookup::Absent(place) => Err(CacheMiss { hpa, place, tick }),
         }
@@ -66,8 +66,8 @@ impl Engine {
                 if hpa.is_multiple_of(LINE_SIZE as u64)
                     && self.sealed.check(hpa, LINE_SIZE as u64).is_ok() =>
             {
-                // Allowed while the way is being filled: the write came after the read, so the fill's data goes to
-                // the reader only.
+                // The write is allowed while a read fills the way: the read began earlier, so its data goes to the
+                // reader only.
                 cache.write(place, data);
                 self.core.counters.write_hits += 1;
                 Ok(())
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// Whether the cache is unchanged since the miss, so that its result still holds.
+    /// Whether the cache is unchanged since the miss, so that the way found at the miss can still be used.
     #[inline]
     fn is_fresh(&self, missed: &CacheMiss) -> bool {
         self.core.cache.as_ref().is_none_or(|cache| cache.tick() == missed.tick)
@@ -103,7 +103,7 @@ impl Engine {
         self.read_missed(missed, id, now, tx)
     }
 
-    /// Reads a line that missed. If the cache has changed since, it is looked up again.
+    /// Reads a line after a cache miss. If the cache has changed since the miss, the line is looked up again.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).
@@ -122,7 +122,7 @@ impl Engine {
             return Err(EngineError::Unaligned(hpa));
         }
         let Some((peer, cmem)) = self.route_open(hpa)? else { return self.read_unrouted(hpa) };
-        // A write-back of the line failed with its session: that value is newer than the memory node's.
+        // The session ended during a write-back of the line: the value kept here is newer than the memory node's.
         if let Some(data) = self.core.find_stranded(peer, cmem) {
             return Ok(Read::Hit(data));
         }
@@ -171,7 +171,7 @@ impl Engine {
         }
     }
 
-    /// Writes a line that missed. If the cache has changed since, it is looked up again.
+    /// Writes a line after a cache miss. If the cache has changed since the miss, the line is looked up again.
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
@@ -210,8 +210,8 @@ impl Engine {
         Ok(Write::Sent)
     }
 
-    /// Writes back the content of `place` if it is modified, and returns `place`. Returns `None` without a
-    /// way, or if the content cannot be written back now.
+    /// Writes back the content of `place` if it is modified, and returns `place`. Returns `None` if `place` is `None`,
+    /// or if the content cannot be written back now.
     #[inline]
     fn make_room(&mut self, place: Option<WayIndex>, now: Time, tx: &mut dyn Transmit) -> Option<WayIndex> {
         let place = place?;

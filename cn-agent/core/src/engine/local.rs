@@ -151,7 +151,7 @@ impl Engine {
         let Some((memory, offset, page)) = self.locals.find(hpa) else {
             return self.read_miss_policy(hpa).map(BurstRead::Alike);
         };
-        // The segment was made for a former interleave set.
+        // The segment was made for an interleave set that no longer exists.
         if !segment.is_straight() {
             return Err(EngineError::BadBurst(hpa));
         }

@@ -13,17 +13,18 @@
 //!   A write to a mirrored position goes to the requesters of both of its legs (`mirror`).
 //! ```
 //!
-//! One operation becomes at most one request frame, so no partial state is kept. An operation that cannot be
-//! accepted now is refused with [`EngineError::Busy`], and the caller repeats it after the next poll. A
-//! larger range is divided into segments ([`SegmentIter`]). If there is room, all segments are in flight at
-//! once, to as many memory nodes as the range is interleaved over.
+//! One operation becomes at most one request frame, so no partial state is kept. An operation that cannot be accepted
+//! now is refused with [`EngineError::Busy`], and the caller repeats it after the next poll. A larger range is divided
+//! into segments ([`SegmentIter`]). If there is room, all segments are in flight at once, to as many memory nodes as
+//! the range is interleaved over.
 //!
 //! Invariants of memory consistency:
 //! * all requests of a 4 KiB page of a memory node's CMem travel on one stream, in order (R12);
 //! * a write waits for a read of the same line in flight (R7), and so does the eviction of a modified line;
 //! * a request needs tokens (`pacing`);
-//! * a modified line leaves the cache into the retry buffer, and if its session dies it is kept ([`Engine::stranded`])
-//!   until the memory node returns: an acknowledged write is not lost with a link.
+//! * a modified line moves from the cache to the retry buffer. If the session ends before the line is acknowledged, the
+//!   line is kept ([`Engine::stranded`]) until the memory node returns, so that a failed link loses no acknowledged
+//!   write.
 
 mod adopt;
 mod bursts;
@@ -109,8 +110,8 @@ pub enum EngineEvent {
         /// New state of the session, or error found in it.
         event: SessionEvent,
     },
-    /// A leg in sync of a mirrored position does not answer, or has missed a write. The manager is asked to
-    /// declare the leg stale; the event repeats until the manager has done so.
+    /// A leg of a mirrored position (one of its two copies), in sync so far, does not answer or has missed a write. The
+    /// manager is asked to declare the leg stale; the event repeats until the manager has done so.
     LegSilent {
         /// First HPA of the leg's route.
         hpa: u64,
@@ -118,8 +119,8 @@ pub enum EngineEvent {
         /// Epoch of the region in the manager's last description.
         epoch: u64,
     },
-    /// A leg of a mirrored position has every page again. The manager is asked to declare the leg in sync;
-    /// the event repeats until the manager has done so.
+    /// A leg of a mirrored position (one of its two copies) has every page again. The manager is asked to declare the
+    /// leg in sync; the event repeats until the manager has done so.
     LegFilled {
         /// First HPA of the leg's route.
         hpa: u64,
@@ -239,7 +240,7 @@ pub enum Write {
     Sent,
 }
 
-/// A session with a memory node: the only one, or that for one shard of the pages.
+/// A session with a memory node: the only session, or the session for one shard of the memory node's pages.
 struct PeerSession {
     mac: Mac,
     /// This node's MAC address in the session.
@@ -273,7 +274,7 @@ pub struct Engine {
     resume_at: Time,
     /// Whether requests of single lines are held back so that several share a frame.
     held: bool,
-    /// Features requested of memory nodes added later.
+    /// Protocol features that are requested of memory nodes added from now on.
     features: u32,
     /// log2 of the number of sessions with each memory node; pages are distributed over the sessions.
     queues_log2: u32,
@@ -287,8 +288,8 @@ struct Core {
     cache: Option<LineCache>,
     inflight: InFlight,
     ops: Ops,
-    /// Stranded lines (`write_back`), by peer and CMem address: unlike an HPA, a CMem address is not reused
-    /// by a later region.
+    /// Stranded lines (modified lines whose write-back failed with its session), by peer and CMem address: unlike an
+    /// HPA, a CMem address is not reused by a later region.
     stranded: BTreeMap<(usize, u64), FailedWriteBack>,
     /// Number of write-backs in flight, by epoch.
     write_backs: [usize; 2],
@@ -303,8 +304,8 @@ struct Core {
     mirrors: Mirrors,
 }
 
-/// Returns the page number, made unique among memory nodes by the peer's index from bit 36 on, and the mask
-/// of the lines in the page.
+/// Returns the page number and the mask of the lines in the page. From bit 36 up, the page number contains the peer's
+/// index, so that it is unique among memory nodes.
 #[inline]
 fn page_and_mask(peer: usize, cmem: u64, lines: usize) -> (u64, u64) {
     let first = (cmem / LINE_SIZE as u64) % 64;
@@ -378,7 +379,7 @@ impl Engine {
     /// If a target's peer was not added before.
     pub fn add_route(&mut self, mut route: Route) -> Result<(), RouteError> {
         for target in &mut route.targets {
-            // The incarnation also holds while that session is being replaced: if the replacement fails, the old one
+            // An incarnation stays valid while its session is being replaced: if the replacement fails, the old session
             // continues without an event.
             target.incarnation = target.incarnation.or(self.peer_incarnation(target.peer));
         }
@@ -500,7 +501,7 @@ impl Engine {
                 self.core.counters.failures += 1;
                 return Err(EngineError::DataLost(peer.mac));
             } else if target.is_lost(peer.incarnation) {
-                // The other leg has the content, but the manager has not made it the one to read from yet.
+                // The other leg has the content, but the manager has not yet made it the leg to read from.
                 return Err(EngineError::Busy);
             }
         } else if target.is_lost(peer.incarnation) {
@@ -513,8 +514,8 @@ impl Engine {
         self.shard_of(first, cmem).map(|peer| Some((peer, cmem)))
     }
 
-    /// Returns the error for a `peer` that accepts no request now: not connected if its session has died;
-    /// busy if there is no room, or if its session is about to open or being replaced.
+    /// Returns the error for a `peer` that accepts no request now: not connected if its session has died; busy if there
+    /// is no room, or if a session is about to open or to be replaced.
     fn not_now(&self, peer: usize) -> EngineError {
         let PeerSession { mac, requester, .. } = &self.peers[peer];
         let opens = requester.incarnation().is_some() || requester.is_expected();

@@ -28,8 +28,8 @@ use cxloe_wire::time::Time;
 
 use super::{Engine, EngineError, PeerSession};
 
-/// Default of the largest burst after idle time, in bytes: 140 line reads, or some 10 bursts at an MTU of 1500. That
-/// fits any queue, and a sender that sleeps between polls keeps its rate.
+/// Default of the largest burst after idle time, in bytes: 140 line reads, or some 10 bursts at an MTU of 1500. Any
+/// switch queue holds this amount, and a sender that sleeps between polls can still keep its rate.
 pub const BUCKET_DEFAULT: u64 = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl Engine {
     }
 }
 
-/// Whether a vector pauses `class`; a time of 0 ends a pause.
+/// Whether the pause times of a PFC frame (`vector`) pause `class`; a time of 0 ends a pause.
 pub(super) fn pauses(vector: &PfcVector, class: u8) -> bool {
     vector.pause(class).is_some_and(|quanta| quanta > 0)
 }

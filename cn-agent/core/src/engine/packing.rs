@@ -5,8 +5,8 @@
 //!   release ------------------------------> frames of as many as fit, then the link's flush
 //! ```
 //!
-//! No timer holds a request back: a caller that makes one request and waits for its answer does not hold. If
-//! a memory node has not agreed to frames of several lines, each request is sent at once.
+//! No timer holds a request back: a caller that makes one request and waits for its answer does not call `hold`. If a
+//! memory node has not agreed to frames of several lines, each request is sent at once.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::session::Requester;
@@ -23,9 +23,9 @@ impl Engine {
         self.features = features;
     }
 
-    /// Announces that more operations follow at once. [`release`](Self::release) must follow before the link
-    /// is flushed; otherwise held requests are sent with the next poll that is due. Returns whether this call
-    /// was the first, so that requests are held from now on.
+    /// Announces that more operations follow at once. [`release`](Self::release) must follow before the link is
+    /// flushed; otherwise held requests are sent with the next poll that is due. Returns `true` if requests were not
+    /// held before this call.
     #[inline]
     pub fn hold(&mut self) -> bool {
         let begins = !core::mem::replace(&mut self.held, true);

@@ -19,8 +19,8 @@ use super::location::Location;
 pub struct RouteTarget {
     /// Index of the peer in the engine.
     pub peer: usize,
-    /// First CMem address of the target, a multiple of 4 KiB. The part of the route from this address on has
-    /// the route's size divided by its ways.
+    /// First CMem address of the target, a multiple of 4 KiB. From this address on, the target holds the route's size
+    /// divided by its ways.
     pub cmem: u64,
     /// Incarnation of the memory node's content to which the data belongs; `None` until a session announces it.
     pub incarnation: Option<u64>,

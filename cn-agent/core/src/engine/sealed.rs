@@ -46,7 +46,7 @@ impl Engine {
         self.sealed.add(hpa..hpa.saturating_add(bytes));
     }
 
-    /// Permits writes again to the range that begins at `hpa`, if it was sealed, because its region is
+    /// Permits writes again to the sealed range that begins at `hpa`, if there is one; called when its region is
     /// detached.
     pub fn unseal(&mut self, hpa: u64) {
         self.sealed.0.retain(|range| range.start != hpa);

@@ -49,14 +49,14 @@ pub struct SegmentIter {
 #[derive(Clone, Debug)]
 struct RoutePart {
     decoder: Decoder,
-    /// A location in the route, from which others are derived; for a part without a route, the location of a line in
-    /// it.
+    /// A location in the route, from which the locations of all segments are derived; for a part without a route, the
+    /// location of a line in it.
     anchor: Location,
     /// Range of the part, as offsets from the decoder's base.
     range: Range<u64>,
     rows: Range<u64>,
     position: u32,
-    /// Part of the row's page still to be returned at this position, as DPA.
+    /// Range of DPA in the present CMem page of `position` that is still to be returned.
     page: Range<u64>,
 }
 
@@ -143,7 +143,8 @@ impl SegmentIter {
     pub fn segment(&mut self, engine: &mut Engine, direction: Direction) -> Option<Segment> {
         let mut segment = self.part(&mut engine.routes)?.segment(&mut engine.routes);
         let most = engine.segment_lines_max(&segment, direction);
-        // At least one line: without a session, the engine then returns its error for the segment.
+        // A segment has at least one line even without a session: the engine then returns the session's error for the
+        // segment.
         segment.lines = segment.lines.min(most).max(1);
         Some(segment)
     }

@@ -5,10 +5,10 @@
 //!   CMem page 1, N + 1 ...     --> session 1: the address of shard 1,   queue 1
 //! ```
 //!
-//! For users of the engine a memory node is one peer, whose index is that of its first session; the indices
-//! of the other sessions follow. A loss of content found by one session counts for all. A memory node gets no
-//! operation before all its sessions have opened, nor once one has been silent for the session's time-out. So
-//! a region never answers in some pages only.
+//! For users of the engine a memory node is one peer, whose index is that of its first session; the indices of the
+//! other sessions follow. A loss of content found by one session counts for all. A memory node gets operations only
+//! while all its sessions are open: none before the last of them has opened, and none after one has been silent for the
+//! session's time-out. So a region never answers for only some of its pages.
 
 use cxloe_wire::frame::SHARDS_MAX;
 use cxloe_wire::session::{Requester, RequesterConfig};
@@ -85,7 +85,7 @@ impl Engine {
     /// Like [`session_of`](Self::session_of), but for a new operation.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] until all sessions with the memory node have opened, and once one has
+    /// [`EngineError::NotConnected`] before all sessions with the memory node have opened, and after one of them has
     /// died.
     #[inline]
     pub(super) fn shard_of(&mut self, first: usize, cmem: u64) -> Result<usize, EngineError> {

@@ -111,7 +111,8 @@ impl Engine {
                 for (position, target) in targets.iter_mut().enumerate().filter(|(_, t)| t.peer == first) {
                     target.incarnation.get_or_insert(*incarnation);
                     if target.mirror.is_some() {
-                        // The other leg may have the lines; the manager decides.
+                        // The position's other leg (its second copy) may still have the lines; the manager decides
+                        // which leg is read.
                         continue;
                     }
                     lost |= u32::from(target.is_lost(Some(*incarnation))) << position;

@@ -26,7 +26,7 @@ use crate::cache::{Line, LineCache, LineState, WayIndex};
 /// Pause before stranded lines for which there was no room are sent again.
 const STRANDED_RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
-/// A modified line whose write-back failed with its session.
+/// A modified line whose write-back failed because its session died.
 pub(super) struct FailedWriteBack {
     pub hpa: u64,
     pub data: Line,
@@ -38,12 +38,11 @@ impl Engine {
         self.core.stranded.len()
     }
 
-    /// Writes dirty lines back within the windows. Returns `true` once nothing is dirty and every write-back has been
-    /// acknowledged; after `false`, poll and call again.
+    /// Writes dirty lines back, as far as the windows (limits of requests in flight) permit. Returns `true` when
+    /// nothing is dirty and every write-back has been acknowledged; after `false`, poll and call again.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] once every line that can be written back has been, and the rest waits
-    /// for a silent memory node.
+    /// [`EngineError::NotConnected`] when only lines of a silent memory node are still to be written back.
     pub fn flush(&mut self, now: Time, tx: &mut dyn Transmit) -> Result<bool, EngineError> {
         self.send_stranded(now, tx);
         let mut busy = false;
@@ -75,8 +74,8 @@ impl Engine {
         }
     }
 
-    /// Sends the modified line at `place`, which the session keeps in its retry buffer until it is
-    /// acknowledged. The state of the line becomes exclusive.
+    /// Sends the modified line at `place`. The session keeps the line in its retry buffer until the memory node
+    /// acknowledges it. In the cache, the line's state becomes exclusive.
     pub(super) fn write_back(
         &mut self,
         place: WayIndex,
@@ -165,8 +164,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Keeps a line until its memory node returns. Write-backs of one line fail in the order in which they
-    /// were made, so the last one is kept.
+    /// Keeps a line until its memory node returns. If several write-backs of one line fail, they fail in the order in
+    /// which they were made, so the last value is kept.
     pub fn keep_failed_write(&mut self, peer: usize, cmem: u64, line: FailedWriteBack) {
         self.stranded.insert((peer, cmem), line);
     }
@@ -180,7 +179,7 @@ impl Core {
         self.stranded.get(&(peer, cmem)).map(|s| s.data)
     }
 
-    /// Moves the stranded lines of a leg to the leg that replaces it.
+    /// Moves the stranded lines of a mirror's leg (one of its two copies) to the leg that replaces it.
     #[cold]
     pub fn move_stranded(&mut self, peers: Range<usize>, cmem: u64, bytes: u64, peer: usize, to: u64) {
         let is_of = |(peer, at): &(usize, u64)| peers.contains(peer) && at.wrapping_sub(cmem) < bytes;

@@ -1,4 +1,5 @@
-//! Write-back of a page, in steps: protected, copied, compared with its twin, sent, acknowledged.
+//! Write-back of a page in steps: the page is write-protected, copied, compared with its twin (its content at the
+//! memory node), sent, and acknowledged.
 
 use super::page_buffers::BufferUse;
 use super::*;
@@ -7,8 +8,8 @@ use super::*;
 const CLEANING_MAX: u32 = 128;
 /// Maximum number of entries examined in one turn when all dirty pages are to be sent.
 const CLEAN_LOOKS: u32 = 8192;
-/// Maximum number of neighbours protected in one step when all dirty pages are to be sent, and of pages copied in one
-/// turn. Between turns the link sends the pages copied before, and is polled.
+/// Maximum number of neighbouring pages that are protected in one step when all dirty pages are to be sent, and of
+/// pages copied in one turn. Between turns the link sends the pages copied before, and is polled.
 const RUN: u32 = 16;
 
 /// Result of an attempt to send a page.
@@ -46,8 +47,8 @@ impl Pager {
         CleanResult::Yes
     }
 
-    /// Begins to send the changes of a dirty page that is [protected](Self::protect). If `leaving` gives the
-    /// page's heat, the page is evicted afterwards.
+    /// Begins to send the changes of a dirty page that is [protected](Self::protect). If `leaving` is given, it is the
+    /// page's heat (how often the page returned early after an eviction), and the page is evicted afterwards.
     pub(super) fn send(
         &mut self,
         view: ViewId,
@@ -70,7 +71,7 @@ impl Pager {
         let (slot, lines) = match (own, entry.buffer()) {
             (Some(slot), Some(twin)) => (Some(slot), lines::changed(now, self.buffers.page(twin))),
             (Some(slot), None) => (Some(slot), u64::MAX),
-            // The page was made writable but not written since: it keeps sharing its slot.
+            // The page was made writable, but was not written after that: it keeps sharing its slot.
             (None, Some(twin)) if unwritten(twin) => (entry.slot(), 0),
             // A page of zeros needs no slot.
             (None, _) if lines::written(now) == 0 && !self.slots.is_own() => (None, 0),
@@ -128,11 +129,11 @@ impl Pager {
         }
         let leaving = entry.is(Flags::LEAVING);
         self.leaving -= u32::from(leaving);
-        // The former twin is not needed any more.
+        // The twin, the content before this write-back, is not needed any more.
         entry.buffer().into_iter().for_each(|twin| self.buffers.give(twin));
         let place = entry.with_buffer(None);
         if outcome.is_err() {
-            // The memory node may have got any part of the page: the page stays resident and counts as entirely
+            // The memory node may have received any part of the page, so the page stays resident and counts as entirely
             // dirty.
             if old.is_some() || entry.slot().is_none() {
                 slot.into_iter().for_each(|slot| self.slots.give(slot));
@@ -204,9 +205,10 @@ impl Pager {
         self.buffers.writing() == 0
     }
 
-    /// Begins to write back a few dirty pages of a view, from page `from` on, without evicting them. Returns
-    /// the page at which to continue in the next turn; `None` at the end. The store reports their arrival. If
-    /// `zeros` is false, pages that a program has discarded keep their old content on the memory node.
+    /// Begins to write back a few dirty pages of a view, from page `from` on, without evicting them. Returns the page
+    /// at which to continue in the next turn; `None` at the end. The store reports the end of each write
+    /// ([`written`](Self::written)). If `zeros` is false, pages that a program has discarded keep their old content on
+    /// the memory node.
     pub fn clean_from(&mut self, view: ViewId, from: u32, zeros: bool, io: &mut Io<'_>) -> Option<u32> {
         let pages = self.view(view).map(|view| view.table.len())?;
         let own = self.slots.is_own();
@@ -296,7 +298,8 @@ impl Pager {
         let entry = self.entry(view, page);
         self.buffers.give(buffer);
         self.counters.write_back_failures += u64::from(outcome.is_err());
-        // If the zeros were not written, the slot has old content, so the page gets no slot.
+        // If the zeros were not written, the slot still has old content, so the page is left without a slot and reads
+        // as zeros.
         let slot = outcome.ok().map(|()| page);
         self.set(view, page, entry.to(PageState::Absent).with_slot(slot).with_buffer(None));
         if entry.is(Flags::WANTED) {

@@ -1,8 +1,8 @@
-//! Copies of pages that another view has. After a fork, views refer to the same slots; if one view has a page equal
-//! to CMem, the page need not be fetched for another.
+//! Copies of pages that another view (another process's table of pages) has. After a fork, views refer to the same
+//! slots; if the page of one view equals CMem, the page need not be fetched for another view.
 //!
-//! Children that go through the memory of one parent need the same pages at about the same time. If each child
-//! fetched them, a page would cross the link once for each child; with copies, about once in total.
+//! Children that go through the memory of one parent need the same pages at about the same time. If each child fetched
+//! them, a page would cross the link once for each child; with copies, about once in total.
 
 use super::clean::CleanResult;
 use super::page_buffers::BufferUse;
@@ -33,8 +33,8 @@ impl Pager {
         let entry = self.entry_of(other, page).filter(|entry| entry.slot() == Some(slot))?;
         let from = match (entry.state(), entry.buffer()) {
             (PageState::Clean, None) if !entry.is(Flags::ZAPPED) => None,
-            // A twin, or the buffer of a page about to be installed or just evicted, holds the slot's content, even
-            // if the page has changed.
+            // The buffer is a twin, or belongs to a page that is about to be installed or was just evicted: it holds
+            // the slot's content, even if the page has changed.
             (PageState::Staged | PageState::Dirty | PageState::Cleaning, Some(buffer)) => Some(buffer),
             // The buffer was filled from the page, so it holds the slot's content if the page has not
             // changed.
@@ -65,9 +65,9 @@ impl Pager {
         None
     }
 
-    /// Handles the end of a page's write to its slot from buffer `sent`: views that have the same content at
-    /// the same page, and no slot for it, refer to that slot from now on. A child has its parent's resident
-    /// pages at the fork; sending them for each child would take as many slots and transfers.
+    /// Handles the end of a page's write to its slot from buffer `sent`. Views that have the same content at the same
+    /// page, and no slot for it, refer to this slot from now on. After a fork, a child has the same resident pages as
+    /// its parent; sending them for each child would take as many slots and transfers.
     pub(super) fn share_sent(&mut self, view: ViewId, page: u32, slot: u32, sent: BufferId, io: &mut Io<'_>) {
         if self.slots.is_own() || self.views.len() < 2 {
             return;

@@ -63,7 +63,7 @@ impl PageState {
     }
 }
 
-/// Events since the page's phase began, and membership in queues.
+/// Events of the page since its phase began, and its membership in queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u8);
 
@@ -72,11 +72,11 @@ impl Flags {
     pub const WANTED: Flags = Flags(1);
     /// The page's content was discarded during the phase.
     pub const ZAPPED: Flags = Flags(2);
-    /// The page is being sent, to be evicted afterwards.
+    /// The page is being sent, and is evicted afterwards.
     pub(crate) const LEAVING: Flags = Flags(4);
     /// The page was evicted not long ago.
     pub const RECENT: Flags = Flags(8);
-    /// Of a [`RECENT`](Flags::RECENT) page: it was in the proven queue when evicted.
+    /// For a [`RECENT`](Flags::RECENT) page: the page was in the queue of proven pages when it was evicted.
     pub const PROVEN: Flags = Flags::LEAVING;
 
     #[inline]
@@ -176,7 +176,7 @@ impl Entry {
         Entry(self.0 & !(SLOT << SLOT_AT) | slot << SLOT_AT)
     }
 
-    /// Whether the page was written to when last resident, as far as known.
+    /// Whether the page was written to when it was last resident, as far as this was recorded.
     #[inline]
     pub fn was_written(self) -> bool {
         self.0 & WRITTEN != 0

@@ -29,7 +29,7 @@ impl Pager {
     /// this after events have been read and their requests have been sent. Returns the amount of work; 0 means that
     /// only completions and events bring more work.
     pub fn turn(&mut self, io: &mut Io<'_>) -> usize {
-        // While a page is in flight, the turn has time for evictions or for installations, not for both.
+        // While a page is in flight, the turn has time for evictions or for preparing memory, not for both.
         if self.surplus() == 0 && self.to_drop.is_empty() {
             self.make_ready(io);
         } else {
@@ -103,7 +103,8 @@ impl Pager {
         };
         let most = most.min(self.surplus() as usize);
         let (mut begun, no_slot) = (0, self.counters.no_slot);
-        // If the kernel does not show protection, a clean page may have changed, so it counts as dirty.
+        // If the kernel does not show which pages are write-protected, a clean page may have changed, so it counts as
+        // dirty.
         let shows = io.memory.shows_protection();
         let mut dirty = core::mem::take(&mut self.victims);
         for _ in 0..LOOKS {
@@ -121,8 +122,8 @@ impl Pager {
             };
             match state {
                 PageState::Clean | PageState::Dirty if !droppable => self.order.requeue_spared(of, heat),
-                // A reader that has passed the pages read ahead for it is not expected to return soon, so no
-                // copy is kept.
+                // A page that was read ahead and has been passed by its reader is not expected to be used again soon,
+                // so no copy is kept.
                 PageState::Clean if candidate.ahead && self.was_given_back(view, page, io) => {}
                 PageState::Clean if candidate.ahead => {
                     self.record_unused(view, page);
@@ -131,8 +132,8 @@ impl Pager {
                 }
                 PageState::Clean => {
                     if let Ok(kept) = self.copy_to_keep(of, heat, entry, io) {
-                        // The page has been resident before, so it is kept in a buffer; but its reader has not
-                        // touched it this time.
+                        // The page has a history, so it is kept in a buffer. It was read ahead, however, and its reader
+                        // has not touched it this time.
                         if candidate.unasked {
                             self.record_unused(view, page);
                         }
@@ -162,15 +163,15 @@ impl Pager {
         begun += self.evict_dirty(&mut dirty, io);
         dirty.clear();
         self.victims = dirty;
-        // The region counts as full once all queued pages were examined in vain, because none could get a
-        // slot.
+        // The region counts as full when all queued pages were examined and none could be evicted, because no slot was
+        // free.
         let some_go = begun > 0 || self.leaving > 0 || self.counters.no_slot == no_slot;
         self.fruitless = if some_go { 0 } else { self.fruitless + LOOKS };
         self.full = !some_go && self.fruitless >= self.order.entries();
         begun
     }
 
-    /// Evicts up to `most` pages that are next to be evicted, as long as they were read ahead and equal CMem; no
+    /// Evicts up to `most` pages from the front of the queue, as long as these were read ahead and equal CMem; no
     /// copies of them are kept.
     pub(super) fn evict_ahead(&mut self, most: usize, io: &mut Io<'_>) {
         let (mut begun, shows) = (0, io.memory.shows_protection());
@@ -204,8 +205,8 @@ impl Pager {
         }
     }
 
-    /// Begins to send these pages, and protects neighbours in one step; returns how many are being sent. The
-    /// others go back into the queue.
+    /// Begins to send these pages; neighbours are protected in one step. Returns how many pages are being sent. The
+    /// other pages go back into the queue.
     fn evict_dirty(&mut self, dirty: &mut [Candidate], io: &mut Io<'_>) -> usize {
         dirty.sort_unstable_by_key(|candidate| (candidate.page.view, candidate.page.page));
         let mut begun = 0;
@@ -263,16 +264,16 @@ impl Pager {
         }
         let (by_order, wanted_back) = (io.memory.drops_by_order(), core::mem::take(&mut self.wanted_back));
         let beside_demand = self.is_beside_demand(io) && !wanted_back;
-        // If a removal costs a message to the process and two turns of its helper, on a CPU that the program
-        // most likely needs, many pages are removed at once. Pages are held back for that as long as there is
-        // room without them and no thread waits for one of them.
+        // An order to remove pages costs a message to the process and two turns of its helper, on a CPU that the
+        // program most likely needs, so one order removes many pages. Until there are enough of them, pages are held
+        // back as long as there is other room and no thread waits for one of them.
         let few = self.to_drop.len() < self.worth as usize && !core::mem::take(&mut self.overdue);
         let asked = wanted_back || !self.waiting.is_empty() || self.order.to_page_out() > 0;
         self.held_back = by_order && few && self.has_room_ahead() && !asked;
         if self.held_back {
             return;
         }
-        // While a thread waits for a page in flight, a few pages only, so that the link is polled soon.
+        // While a thread waits for a page in flight, only a few pages are removed, so that the link is polled soon.
         let rest = if beside_demand && !by_order {
             self.to_drop.len().saturating_sub(STEP_BESIDE_DEMAND)
         } else {
@@ -281,7 +282,8 @@ impl Pager {
         self.drop_first(self.to_drop.len() - rest, io);
     }
 
-    /// Removes pages held back for a larger order that may never be complete. Call this every few milliseconds.
+    /// Has pages removed that are held back for a larger order, which may never be complete. Call this every few
+    /// milliseconds.
     pub fn remove_held_pages(&mut self) {
         self.overdue |= core::mem::take(&mut self.held_back);
     }

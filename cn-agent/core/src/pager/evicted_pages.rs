@@ -54,8 +54,8 @@ impl Pager {
         }
     }
 
-    /// Whether the program has silently discarded a page that counts as resident; if so, the page reads as
-    /// zeros from now on.
+    /// Whether the program has discarded, without an announcement, a page that counts as resident; if so, the page
+    /// reads as zeros from now on.
     pub(super) fn was_given_back(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) -> bool {
         let given = !io.memory.is_present(view, page);
         if given {
@@ -83,7 +83,7 @@ impl Pager {
         4 * self.reserve_pages() as usize + 64
     }
 
-    /// Frees the pages that have been kept longest, as far as resident pages need their room.
+    /// Frees the pages that have been kept longest, until the others fit into the room that resident pages leave.
     #[inline]
     pub(super) fn trim_kept(&mut self) {
         let held = self.bounded() + self.coming - self.leaving.min(self.bounded());
@@ -100,7 +100,8 @@ impl Pager {
         }
     }
 
-    /// Records that a page is neither resident nor kept, with its history for the next fault.
+    /// Marks an evicted page as absent and no longer kept, and records for its next fault whether it was in the proven
+    /// queue.
     pub(super) fn remember(&mut self, of: PageRef, entry: Entry, proven: bool) {
         let left = entry.forgotten().to(PageState::Absent).with(Flags::RECENT);
         self.set(of.view, of.page, if proven { left.with(Flags::PROVEN) } else { left });

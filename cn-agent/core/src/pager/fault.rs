@@ -4,13 +4,13 @@ use super::page_buffers::BufferUse;
 use super::*;
 use alloc::vec::Vec;
 
-/// Maximum number of pages fetched ahead that stay in their buffers: one for each reader, as the marker of its
-/// progress.
+/// Maximum number of pages fetched ahead that stay in their buffers, mainly one for each reader: the marker, whose
+/// first touch shows the reader's progress.
 const STAGED_MAX: usize = 256;
-/// Number of faults waiting for room from which room is granted for several pages at a time.
+/// Number of waiting faults from which on room is granted to each fault for several pages at a time.
 const CONTENDERS: usize = 4;
-/// Maximum number of pages in flight for which memory is prepared. With more pages in flight there is no time for
-/// that: the link already has the next page.
+/// Maximum number of pages in flight for which memory is prepared. With more pages in flight there is no time to
+/// prepare memory: the link already has the next page.
 pub(super) const AWAITED_MAX: usize = 2;
 
 /// Access that stopped a thread.
@@ -117,9 +117,9 @@ impl Pager {
         !self.options.evict || !self.is_droppable(view) || self.claimed() + least <= self.options.limit
     }
 
-    /// Whether so many faults wait for room, or share it, that room is granted to one fault after another,
-    /// for several pages each. If room were granted page by page, there would be no read-ahead: each page
-    /// would be a fault of its own, and be removed by an order of its own.
+    /// Whether so many faults wait for room, or so many processes share it, that room is granted to one fault after
+    /// another, for several pages each. If room were granted page by page, there would be no read-ahead: each page
+    /// would cause a fault of its own, and would be removed by an order of its own.
     pub(super) fn is_contended(&self) -> bool {
         (self.waiting.len() >= CONTENDERS || self.is_shared_by_many()) && !self.is_full()
     }
@@ -142,9 +142,9 @@ impl Pager {
                 self.replace_outsiders_page(view, entry, fault, io)
             }
             PageState::Absent => {
-                // The page may be resident: a predecessor installed it just before it died, the fault is stale, or
-                // the page was about to be evicted when its process was forked. Where pages cannot be evicted, the
-                // fault proves that it is absent.
+                // The page may be resident: a predecessor installed it just before it died, the fault is stale, or the
+                // page was about to be evicted when its process was forked. Where pages cannot be evicted, this kind of
+                // fault alone proves that the page is resident.
                 if !self.is_droppable(view) || io.memory.is_present(view, page) {
                     self.record_resident(view, page, PageHistory::New);
                     self.set(view, page, entry.to(PageState::Clean));
@@ -240,9 +240,9 @@ impl Pager {
         Err(Wait::Event)
     }
 
-    /// Handles a touch of an absent page although the shared memory has a page at this place. A process that
-    /// maps the memory without being a member has touched the hole, and the kernel has created a page of
-    /// zeros, which is not the region's content.
+    /// Handles a touch of an absent page although the shared memory has a page at this place. A process that maps the
+    /// memory, but has not joined the space, has touched the gap, and the kernel has created a page of zeros, which is
+    /// not the region's content.
     #[cold]
     fn replace_outsiders_page(
         &mut self,
@@ -280,8 +280,8 @@ impl Pager {
         if let BufferUse::Fetch { view: of, page, mapping, write } = self.buffers.purpose(buffer) {
             let (mapping, write) = match mapping {
                 None => (fault.mapping, fault.write),
-                // After a write through another mapping, the page is installed read-only here, and the writer faults
-                // again.
+                // The page is installed in the mapping of the first fault. A write through another mapping does not
+                // make the page writable: its thread faults again.
                 Some(first) => (first, write || (fault.write && first == fault.mapping)),
             };
             self.buffers
@@ -345,7 +345,7 @@ impl Pager {
         }
     }
 
-    /// Keeps a page in its buffer without installing it, and frees the one kept longest.
+    /// Keeps a page in its buffer without installing it. If too many pages are kept, the one kept longest is freed.
     pub(super) fn hold(&mut self, view: ViewId, page: u32, entry: Entry) {
         self.set(view, page, entry.to(PageState::Staged));
         self.staged.push_back(PageRef { view, page });

@@ -124,7 +124,7 @@ impl Pager {
             let Some(mapping) = self.mappings_of(view).next().filter(|_| write) else {
                 return Brought::Nothing;
             };
-            // An installed page would replace a page that the process has at this address, or a guard page.
+            // No zeros are installed where the process already has a page, or a guard page: they would replace it.
             let group = page / u64::BITS * u64::BITS;
             if io.memory.occupied(view, group) >> (page - group) & 1 == 1 {
                 return Brought::Nothing;

@@ -45,12 +45,12 @@ impl Pager {
             BufferUse::Kept { page, heat } => (page, PageHistory::WantedAgain(heat)),
             _ => return Ok(()),
         };
-        // A page that was written when last resident is most likely written after this read, which would be another
-        // fault.
+        // A page that was written when last resident will most likely be written after this read too; installing it
+        // writable saves that fault.
         let write = write || self.will_be_written(view, entry);
         let place = entry.with_buffer(None).forgotten();
-        // Filled while the page still counts as being fetched, so that a successor removes a page that is
-        // only partly filled.
+        // The prepared memory is filled while the page still counts as being fetched, so that the agent's successor
+        // removes a page that is only partly filled.
         io.memory.fill(view, page, self.buffers.page(buffer));
         self.set(view, page, if write { place.to(PageState::Installing) } else { entry });
         match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
@@ -67,7 +67,8 @@ impl Pager {
                 self.buffers.give(buffer);
             }
             Err(MemoryError::Exists) => {
-                // A page is in place already, not installed from this buffer; see `install_zeros`.
+                // Another page is in place already, whose content does not count (see `install_zeros`): this page is
+                // absent again.
                 self.set(view, page, place.to(PageState::Absent));
                 self.buffers.give(buffer);
                 io.memory.wake(mapping, page);
@@ -104,8 +105,8 @@ impl Pager {
         match installed {
             Ok(()) => self.set(view, page, place.to(if write { PageState::Dirty } else { PageState::Clean })),
             Err(MemoryError::Exists) => {
-                // The page in place is about to be discarded, as its process has announced, or the fault is
-                // stale. Taking its bytes for the page's content would restore discarded data.
+                // The page in place is about to be discarded, as its process has announced, or the fault is stale. If
+                // its bytes became the page's content, discarded data would be restored.
                 self.set(view, page, entry);
                 io.memory.wake(mapping, page);
                 return Ok(());
@@ -115,7 +116,8 @@ impl Pager {
                 return self.refused(error, mapping);
             }
         }
-        // A page that perhaps is never written is evicted as early as one that was read ahead.
+        // Zeros that were installed read-only before the first touch may never be written: they are evicted as early as
+        // pages read ahead.
         self.add_resident(view, page, if unasked && !write { known.ahead() } else { known }, unasked);
         Ok(())
     }
@@ -156,7 +158,8 @@ impl Pager {
             }
             return self.refused(error, fault.mapping);
         }
-        // If the page was written to before it was copied, the copy is not the content of CMem, and no twin.
+        // If the page was written to before it was copied, the copy differs from the content of CMem and cannot serve
+        // as the twin.
         let twin = twin.filter(|twin| {
             let is_twin = self.is_unchanged(view, page, io);
             if !is_twin {
@@ -179,11 +182,11 @@ impl Pager {
         self.install(install, fault, io)
     }
 
-    /// Maps a page that is in the shared memory in a further mapping.
+    /// Maps a page that is already in the shared memory in another mapping of it.
     pub(super) fn map_read_only(&mut self, fault: Fault, protect: bool, io: &mut Io<'_>) -> Result<(), Wait> {
         let mapped = match fault.access {
             Access::Unmapped => io.memory.map(fault.mapping, fault.page, protect),
-            // The fault was a read of a resident page, which has been served since.
+            // The fault was a read of a resident page, which has been served in the meantime.
             _ => Err(MemoryError::Exists),
         };
         self.install(mapped, fault, io)

@@ -74,7 +74,7 @@ pub trait Memory {
         protect: bool,
     ) -> Result<(), MemoryError>;
 
-    /// Installs neighbours, the first of them at `page`, where no pages are. Returns the number installed, which is
+    /// Installs neighbouring pages from `page` on, where none is in place. Returns the number installed, which is
     /// smaller if an error occurred.
     ///
     /// # Errors
@@ -160,8 +160,8 @@ pub trait Memory {
         0
     }
 
-    /// Whether the kernel shows which pages are write-protected (Linux 5.13). Where it does not, a resident page counts
-    /// as changed when it leaves, and is sent whole.
+    /// Whether the kernel shows which pages are write-protected (Linux 5.13). On other kernels, a resident page counts
+    /// as changed when it is evicted, and is sent whole.
     fn shows_protection(&self) -> bool {
         true
     }

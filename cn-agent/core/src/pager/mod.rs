@@ -83,7 +83,7 @@ use unchanged::RecentRecords;
 pub const VIEWS_MAX: usize = 1024;
 /// Maximum number of mappings of a region at a time.
 pub const MAPPINGS_MAX: usize = 4096;
-/// Number of page buffers in addition to those for twins, for transfers and kept pages.
+/// Number of page buffers for transfers and kept pages, in addition to the buffers for twins.
 const BUFFERS_IN_FLIGHT: u32 = 256;
 /// Lowest permitted limit of resident pages.
 pub const LIMIT_MIN: u32 = 16;
@@ -142,7 +142,7 @@ pub struct Pager {
     resident: u32,
     /// Number of resident pages of views whose pages cannot be removed.
     fixed: u32,
-    /// Number of pages in flight that will take up memory.
+    /// Number of pages in flight that will take up memory when they arrive.
     coming: u32,
     leaving: u32,
     /// Faults that wait for room, or for events to be read.
@@ -151,7 +151,7 @@ pub struct Pager {
     to_drop: Vec<PageRef>,
     ranges: Vec<Range<u32>>,
     staged: VecDeque<PageRef>,
-    /// Whether a thread waits for a page that is about to be removed.
+    /// Whether a thread waits for a page whose removal has begun.
     wanted_back: bool,
     /// Minimum number of pages removed at a time: more than one where each order to remove pages is costly.
     worth: u32,
@@ -161,7 +161,7 @@ pub struct Pager {
     overdue: bool,
     /// Pages that threads wait for; memory can be prepared for them while they are in flight.
     awaited: Vec<PageRef>,
-    /// View from which a page was last copied.
+    /// View from which the last copy of a page was made (`copies`).
     donor: ViewId,
     /// Pages that were fetched ahead, have arrived, and are not installed yet.
     arrived: Vec<PageRef>,
@@ -177,7 +177,7 @@ pub struct Pager {
     landing: Box<[Page]>,
     /// Mappings found to have ended, for the caller to remove.
     ended: Vec<MappingId>,
-    /// Whether pages were found that cannot be evicted for lack of a slot, and none that can be evicted.
+    /// Whether the last search found pages that cannot be evicted for lack of a slot, and no page that can be evicted.
     full: bool,
     /// Number of pages examined since the last one that could be evicted.
     fruitless: usize,
@@ -441,7 +441,8 @@ impl Pager {
             self.leaving -= u32::from(
                 state == PageState::Dropping || (state == PageState::Cleaning && entry.is(Flags::LEAVING)),
             );
-            // A transfer to a slot continues to its end; its buffer refers to the slot until then.
+            // A transfer to a slot continues to its end even if its view ends; until then its buffer refers to the
+            // slot.
             match entry.slot() {
                 Some(slot) if state != PageState::Cleaning => self.slots.give(slot),
                 _ => {}
@@ -521,7 +522,7 @@ impl Pager {
     }
 
     fn mappings_of(&self, view: ViewId) -> impl Iterator<Item = MappingId> + use<> {
-        // Usually one mapping; the list is copied because the caller's action may change it.
+        // A view usually has one mapping. The list is copied, because the caller's action may change it.
         let mut all = [MappingId(0); 4];
         let list = self.view(view).map_or(&[][..], |view| &view.mappings);
         let (some, rest) = list.split_at(list.len().min(all.len()));
@@ -531,8 +532,8 @@ impl Pager {
         all.into_iter().take(count).chain(rest.into_iter().flatten())
     }
 
-    /// Whether a [reported](Self::fault) fault at this page is still to be served: a later [`Memory::wake`],
-    /// or the installation of the page, will end it. Needed for threads that the kernel does not wake.
+    /// Whether a [reported](Self::fault) fault at this page is still to be served: a later [`Memory::wake`], or the
+    /// installation of the page, will end the fault. The caller needs this for threads that the kernel does not wake.
     #[inline]
     pub fn has_pending_fault(&self, mapping: MappingId, page: u32) -> bool {
         let Some(entry) = self.view_of(mapping).and_then(|view| self.entry_of(view, page)) else {
@@ -556,7 +557,7 @@ impl Pager {
         self.add_resident(view, page, known, false);
     }
 
-    /// Records that a page has become resident; with `unasked`, before a thread has touched it.
+    /// Records that a page has become resident; if `unasked`, before a thread has touched the page.
     fn add_resident(&mut self, view: ViewId, page: u32, known: PageHistory, unasked: bool) {
         self.resident += 1;
         let mut fixed = false;

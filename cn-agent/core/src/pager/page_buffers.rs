@@ -39,11 +39,11 @@ pub enum BufferUse {
         slot: u32,
         /// Slot to be released when the write has ended.
         old: Option<u32>,
-        /// Heat of the page, if it is to be evicted.
+        /// Heat of the page (how often it returned early after an eviction), if it is to be evicted.
         heat: Heat,
     },
-    /// The buffer holds an evicted page equal to CMem, or one about to be evicted, in case that it is used again
-    /// soon.
+    /// The buffer holds a page that was evicted, or is about to be, and equals CMem; it is kept in case the page is
+    /// used again soon.
     Kept {
         page: u32,
         /// Heat of the page when evicted.
@@ -125,7 +125,7 @@ impl PageBuffers {
             return None;
         }
         if self.free.is_empty() {
-            // Chunks are filled in order; changing the limit leaves them as they are.
+            // Chunks are filled in order. A change of the limit removes no chunk.
             if !self.uses.len().is_multiple_of(CHUNK) {
                 return None;
             }

@@ -43,11 +43,11 @@ struct AccessStream {
     window: Window,
     /// Number of pages of the next window, even if there was room for fewer in the last one.
     next: u32,
-    /// The first page that the reader has passed and that was not reported as passed yet.
+    /// The first page that the reader has passed and that has not been reported as passed yet.
     passed: i64,
     /// Number of pages of the window whose fetch has begun.
     begun: u32,
-    /// Number of pages of earlier windows that did not count as hits yet.
+    /// Number of pages of earlier windows that have not counted as hits yet.
     open: u32,
     /// Maximum number of pages of a window: reduced when pages were evicted before the reader touched them, and
     /// increased with each window that proves right.
@@ -72,7 +72,7 @@ impl AccessStream {
     fn follow(&mut self, page: i64) -> Option<StreamMatch> {
         let ahead = page - self.last;
         if ahead == 0 {
-            // Another thread touched the page, or it has been evicted since.
+            // Another thread touched the page, or the page has been evicted since its last fault.
             return Some(StreamMatch::Same);
         }
         let in_step = self.step != 0 && ahead % self.step == 0 && ahead / self.step > 0;
@@ -103,7 +103,7 @@ pub struct PrefetchOutcome {
     pub hits: u32,
     /// Number of pages read ahead that were not touched.
     pub wasted: u32,
-    /// Pages that the reader has passed since its prediction last proved right.
+    /// Pages that the reader has passed since a prediction for it was last confirmed.
     pub passed: Option<Window>,
 }
 
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!((back[8], back[59]), (4, 64), "{back:?}");
     }
 
-    /// Tests that a reader whose windows find room for one page or none gets a window of full size as soon as
+    /// Tests a reader for whose windows there is room for one page or none: it gets a window of full size as soon as
     /// there is room.
     #[test]
     fn lack_of_room_does_not_reset_a_reader() {

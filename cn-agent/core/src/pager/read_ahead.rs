@@ -14,7 +14,7 @@ const RESERVE_FOR_DEMAND: u32 = 4;
 /// fault's request has been sent, at most `ROOM_BESIDE_DEMAND` pages are evicted.
 const ROOM_SHARE: u32 = 8;
 const ROOM_BESIDE_DEMAND: u32 = 4;
-/// Minimum number of processes with resident pages at which they count as many.
+/// Number of processes with resident pages from which on the room counts as shared by many.
 const SHARERS: usize = 5;
 
 impl Pager {
@@ -55,8 +55,8 @@ impl Pager {
         ((self.options.limit - self.reserve_pages()) / (2 * readers)).max(1)
     }
 
-    /// Marks pages that a reader has passed to be evicted next: before pages that other readers have not
-    /// reached, and neighbours by one order.
+    /// Marks pages that a reader has passed to be evicted next: earlier than pages that other readers have not reached,
+    /// and neighbouring pages together in one order.
     fn evict_passed(&mut self, view: ViewId, passed: prefetch::Window) {
         for page in passed.pages(self.options.pages) {
             if matches!(self.entry(view, page).state(), PageState::Clean | PageState::Dirty) {
@@ -65,8 +65,8 @@ impl Pager {
         }
     }
 
-    /// Fetches the pages that the reader of `page` is predicted to need next, as far as that delays no fault. With
-    /// `waits`, the request for the reader's own page is still to be sent.
+    /// Fetches the pages that the reader of `page` is predicted to need next, as far as that delays no fault. If
+    /// `waits` is set, the request for the reader's own page is still to be sent.
     pub(super) fn read_ahead(&mut self, view: ViewId, page: u32, waits: bool, io: &mut Io<'_>) {
         let Some(window) = self.look_ahead_proved(view, page) else { return };
         self.make_room_ahead(window.count, waits, io);
@@ -83,7 +83,8 @@ impl Pager {
                 covered = index as u32;
                 break;
             }
-            // In a fetch without a mapping, `write` marks the marker of the window; see `arrived_ahead`.
+            // A page fetched ahead has no mapping; its field `write` then states that the page is the marker of its
+            // window (see `arrived_ahead`).
             let purpose = BufferUse::Fetch { view: Some(view), page, mapping: None, write: index == 0 };
             if let Some(buffer) = self.copy(view, page, slot, io) {
                 begun += 1;
@@ -107,8 +108,9 @@ impl Pager {
         }
     }
 
-    /// Makes room for `pages` pages by evicting pages that were read ahead and need no write-back, the oldest
-    /// first, which their reader has usually passed. Pages on which a thread has faulted are not evicted.
+    /// Makes room for `pages` pages by evicting pages that were read ahead and need no write-back. The oldest are
+    /// evicted first, because their reader has usually passed them. Pages on which a thread has faulted are not
+    /// evicted.
     fn make_room_ahead(&mut self, pages: u32, waits: bool, io: &mut Io<'_>) {
         let most = if waits { ROOM_BESIDE_DEMAND } else { self.options.limit / ROOM_SHARE };
         let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
@@ -118,8 +120,8 @@ impl Pager {
         }
     }
 
-    /// Records that a page read ahead is evicted without a touch. If its reader has not reached the page, less is
-    /// read ahead.
+    /// Records that a page read ahead is evicted without a touch. If its reader has not yet reached the page, fewer
+    /// pages are read ahead for this reader.
     pub(super) fn record_unused(&mut self, view: ViewId, page: u32) {
         if let Some(view) = self.view_mut(view) {
             view.prefetch.record_unused(page);
@@ -150,8 +152,8 @@ impl Pager {
         while let Some((&PageRef { view, page }, rest)) = left.split_first() {
             let run = self.gather(left);
             let Some(mapping) = self.mappings_of(view).next().filter(|_| run > 0) else {
-                // The page was touched or discarded since, or there is no room: it stays in its buffer as long as
-                // possible.
+                // The page was touched or discarded after its arrival, or there is no room: it stays in its buffer as
+                // long as possible.
                 self.keep(view, page);
                 left = rest;
                 continue;
@@ -173,7 +175,8 @@ impl Pager {
                     left = &left[done..];
                 }
                 Err(MemoryError::Exists) => {
-                    // A page is in place already, not installed from this buffer; see `install_zeros`.
+                    // Another page is in place already, whose content does not count (see `install_zeros`): this page
+                    // is absent again.
                     let entry = self.entry(view, page);
                     entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
                     self.set(view, page, entry.to(PageState::Absent).with_buffer(None));
@@ -252,7 +255,7 @@ impl Pager {
         }
     }
 
-    /// Installs zeros ahead for a program that writes page after page for the first time: that saves most of its
+    /// Installs zeros ahead of a program that writes page after page for the first time, which saves most of its
     /// faults.
     pub(super) fn zeros_ahead(
         &mut self,

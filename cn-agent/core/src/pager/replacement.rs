@@ -41,7 +41,8 @@ const YOUNG_SHARE_MAX: u32 = 4;
 const YOUNG_STEP: u32 = 4;
 /// Stale entries are removed when the queues have this number of entries more than twice the limit.
 const ENTRIES_SPARE: usize = 32;
-/// Maximum heat, at which eviction passes over a page seven times.
+/// Maximum heat (number of early returns of a page after an eviction), at which eviction passes over a page seven
+/// times.
 const HEAT_MAX: u8 = 3;
 
 /// A page, by its view and its number in it.
@@ -118,7 +119,8 @@ pub struct Replacement {
     young: VecDeque<Candidate>,
     proven: VecDeque<Candidate>,
     recent: VecDeque<PageRef>,
-    /// Pages to evict first, by advice of their programs: those not needed for long, then those not needed soon.
+    /// Pages to evict first because their programs have advised so: `out` for pages not needed for long, and after it
+    /// `cold` for pages not needed soon.
     out: VecDeque<PageRef>,
     cold: VecDeque<PageRef>,
     limit: u32,
@@ -167,7 +169,7 @@ impl Replacement {
         self.add_resident(page, known, false);
     }
 
-    /// Adds a page; with `unasked`, before a thread has faulted on it.
+    /// Adds a page; if `unasked`, before a thread has faulted on it.
     #[inline]
     pub fn add_resident(&mut self, page: PageRef, known: PageHistory, unasked: bool) {
         let heat = match known {
@@ -186,8 +188,8 @@ impl Replacement {
         if is_young { &mut self.young } else { &mut self.proven }.push_back(candidate);
     }
 
-    /// Applies a program's advice that a page is not needed soon, or, with `out`, not for long. Advice beyond
-    /// the limit is ignored.
+    /// Applies a program's advice that a page is not needed soon or, if `out`, not needed for long. Advice beyond the
+    /// limit is ignored.
     pub fn advise_cold(&mut self, page: PageRef, out: bool) {
         let queue = if out { &mut self.out } else { &mut self.cold };
         if queue.len() < self.limit as usize {
@@ -237,7 +239,7 @@ impl Replacement {
         self.proven.push_back(Candidate { page, heat, ahead: false, unasked: false, lives: 0 });
     }
 
-    /// Remembers an evicted page; returns the page that is forgotten in exchange, if any.
+    /// Remembers an evicted page. If too many pages are remembered, the oldest one is forgotten and returned.
     #[inline]
     pub fn record_evicted(&mut self, page: PageRef) -> ForgottenPage {
         self.recent.push_back(page);

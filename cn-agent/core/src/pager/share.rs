@@ -1,8 +1,8 @@
 //! Share of pages that are written while resident, estimated from recently evicted ones.
 //!
-//! A page that is installed write-protected and then written costs a further fault, which takes a third of the time
-//! of a fetch. A page that is installed writable and not written costs a comparison when evicted. So if more than a
-//! few of the evicted pages were written, new ones are made writable at once.
+//! A page that is installed write-protected and then written costs a further fault, which takes a third of the time of
+//! a fetch. A page that is installed writable and not written costs a comparison when evicted. So if more than a few of
+//! the evicted pages were written, pages are installed writable from the start.
 
 /// Length of the moving average, in pages.
 const LATELY: u32 = 64;

@@ -16,7 +16,7 @@ pub struct Slots {
 
 #[derive(Debug)]
 enum SlotKind {
-    /// Each page has the slot of its number.
+    /// Each page has the slot whose number equals the page's.
     Own,
     /// A page takes any free slot when it is first evicted.
     Pool { references: Vec<u16>, free: Vec<u32>, next: u32 },
@@ -33,17 +33,17 @@ pub struct Slot {
 pub(crate) const REFERENCES_MAX: u16 = u16::MAX;
 
 impl Slots {
-    /// Slots of shared memory, one for each page; `fresh` if no slot was written since the region was created.
+    /// Slots of shared memory, one for each page. `fresh` states that no slot was written since the region was created.
     pub fn own(count: u32, fresh: bool) -> Slots {
         Slots { kind: SlotKind::Own, count, fresh }
     }
 
-    /// A pool of `count` slots; `fresh` if no slot was written since the region was created.
+    /// A pool of `count` slots. `fresh` states that no slot was written since the region was created.
     pub fn pool(count: u32, fresh: bool) -> Slots {
         Slots { kind: SlotKind::Pool { references: Vec::new(), free: Vec::new(), next: 0 }, count, fresh }
     }
 
-    /// Whether each page has the slot of its number.
+    /// Whether each page has the slot whose number equals the page's.
     pub fn is_own(&self) -> bool {
         matches!(self.kind, SlotKind::Own)
     }

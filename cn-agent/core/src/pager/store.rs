@@ -6,7 +6,8 @@
 
 use super::page_buffers::BufferId;
 
-/// A transfer has failed for good: the memory node has lost the data, or was away for longer than the region allows.
+/// A transfer has failed for good: the memory node has lost the data, or was out of reach for longer than the region
+/// allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory node has lost the page, or was away too long")]
 pub struct Lost;

@@ -26,9 +26,9 @@ impl Pager {
         self.settle(view, &unsettled, memory);
     }
 
-    /// Like [`take_over`](Self::take_over), but leaves out the pages whose state only the memory shows, and
-    /// returns them. [`settle`](Self::settle) must follow before any fault of the view, and before the view's
-    /// end.
+    /// Like [`take_over`](Self::take_over), but leaves out the pages whose state can be determined only by examining
+    /// the memory, and returns them. [`settle`](Self::settle) must follow before any fault of the view is handled, and
+    /// before the view ends.
     pub fn take_over_known(&mut self, view: ViewId) -> Vec<u32> {
         let mut unsettled = Vec::new();
         let Some(pages) = self.view(view).map(|view| view.table.len()) else { return unsettled };
@@ -38,7 +38,7 @@ impl Pager {
             let nowhere = known.is_none() && entry.slot().is_some();
             let settled = entry.with_slot(known).with_buffer(None);
             let settled = match entry.state() {
-                // The page cannot have that slot: its content is unknown.
+                // The page cannot have the slot that its entry names, so the page's content is unknown.
                 _ if nowhere => settled.to(PageState::Lost),
                 PageState::Absent => settled.to(PageState::Absent),
                 PageState::Cleaning if entry.is(Flags::ZAPPED) => {
@@ -68,8 +68,9 @@ impl Pager {
     pub fn settle(&mut self, view: ViewId, pages: &[u32], memory: &mut dyn Memory) {
         for page in pages.iter().copied() {
             let entry = self.entry(view, page);
-            // Where memory is prepared for pages, the page of a fetch may be partially filled. If it was installed it
-            // was write-protected, so CMem has all of its content.
+            // Where memory is prepared for pages, a page that was being fetched may be only partly filled, so it is
+            // removed. Nothing is lost even if it was complete: it was installed write-protected, so CMem has all of
+            // its content.
             let half = memory.makes_ready()
                 && matches!(entry.state(), PageState::Fetching | PageState::Staged)
                 && memory.is_present(view, page);

@@ -1,4 +1,5 @@
-//! Tests of the pager with memory that acts at once, and memory nodes that answer on demand.
+//! Tests of the pager. Its memory is a map that carries out each call at once; its memory nodes answer when the test
+//! makes them.
 
 #![allow(clippy::single_range_in_vec_init, reason = "one range of pages is meant")]
 
@@ -19,7 +20,7 @@ mod zeros;
 const PAGES: u32 = 256;
 const LIMIT: u32 = 64;
 
-/// Memory of one mapping, and records of the operations on it: the first page and the number of pages.
+/// Memory of one mapping, with a record of each operation on it: the first page and the number of pages.
 #[derive(Default)]
 struct Kernel {
     pages: BTreeMap<u32, Page>,
@@ -305,7 +306,7 @@ fn a_page_that_was_written_is_kept_as_its_memory_node_has_it() {
 fn who_reads_what_was_written_before_may_write_at_once() {
     let mut rig = Rig::new();
     rig.touch(0..LIMIT, true);
-    // All pages are evicted, and no copy is kept.
+    // Evicts all pages without keeping copies of them.
     let leave = |rig: &mut Rig| {
         rig.touch(LIMIT..3 * LIMIT, false);
         while rig.pager.has_work() {
@@ -323,11 +324,12 @@ fn who_reads_what_was_written_before_may_write_at_once() {
     leave(&mut rig);
     assert_eq!(rig.nodes.written.keys().copied().collect::<Vec<_>>(), [3], "what has changed is sent");
     assert_eq!(rig.nodes.written[&3], changed);
-    // A page that was not written during its last residence is installed like any other.
+    // A page that was not written when it was last resident is installed read-only.
     rig.touch(3..5, false);
     assert_eq!((rig.state(3), rig.state(4)), (PageState::Dirty, PageState::Clean));
     assert_eq!(kept, content(4));
-    // The same holds for pages installed ahead of their reader, with one choice for all neighbours of a step.
+    // The same holds for pages installed ahead of their reader: neighbours are installed in one step only if all were
+    // written, or none.
     leave(&mut rig);
     rig.pager.hint(VIEW, 0..3 * LIMIT, Hint::PageOut);
     while rig.pager.has_work() {
@@ -454,7 +456,7 @@ fn read_on(rig: &mut Rig, pages: Range<u32>) -> u32 {
         rig.fault(page, false);
         while !rig.kernel.pages.contains_key(&page) {
             if !rig.pager.has_pending_fault(ONLY, page) {
-                // The page was in flight as read-ahead.
+                // The page was still being fetched as read-ahead, so the reader faults again.
                 rig.fault(page, false);
             }
             rig.answer();

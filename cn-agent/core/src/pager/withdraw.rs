@@ -89,7 +89,8 @@ impl Pager {
                     self.counters.evicted += 1;
                     self.set(view, page, entry.forgotten().to(PageState::Absent));
                 }
-                // Another compute node may write to the region from now on: a copy from before is not its content.
+                // Another compute node may write to the region from now on, so a copy made before the withdrawal is no
+                // longer valid.
                 (PageState::Staged, Some(buffer)) => {
                     self.buffers.give(buffer);
                     self.set(view, page, entry.with_buffer(None).forgotten().to(PageState::Absent));
@@ -100,7 +101,7 @@ impl Pager {
         true
     }
 
-    /// Adds pages that will be read soon, in this order: they are fetched ahead, as far as there is room.
+    /// Adds pages that will be read soon, in the order in which they are to be fetched ahead, as far as there is room.
     pub fn will_read(&mut self, view: ViewId, pages: &[u32]) {
         let Some(end) = self.view(view).map(|view| view.table.len()) else { return };
         let room = (self.options.limit as usize).saturating_sub(self.wanted_soon.len());

@@ -1,18 +1,18 @@
 //! Transfers of pages between page buffers and memory nodes: the [`Store`] of every pager, over one engine.
 //!
 //! ```text
+//!   Pager --fetch, write--> lanes: demand, write, ahead --advance--> Engine: bursts, some for each page
 //!                              ^                                       |
 //!                              |  after a pause                        v answers (by burst)
 //!                           waiting_to_retry <--- failed --- PageTransfer --- all done --> Pager::fetched, written
-//!                           waiting_to_retry <--- failed --- PageTransfer --- all its segments are there ---> Pager::fetched, written
 //! ```
 //!
 //! Each memory node has queues of its own (`lanes.rs`). Demanded pages are sent first and at once. Write-backs and
 //! read-ahead have so few bursts in flight to a memory node that they hardly delay a later fault.
 //!
 //! A page may be interleaved over several memory nodes and takes several frames, so it is sent as *bursts*, one frame
-//! each. If a burst fails, the whole page is retried after a pause, until the region's longest outage is exceeded.
-//! All memory is allocated at the start.
+//! each. If a burst fails, the whole page is retried after a pause, until the region's longest outage is exceeded. All
+//! memory is allocated at the start.
 
 mod lanes;
 mod sending;
@@ -252,10 +252,10 @@ impl Transfers {
         self.ahead > 0
     }
 
-    /// Raises the priority of the fetch into this buffer of a space, because a thread has begun to wait for
-    /// the page: the part not sent yet goes first. If threads wait for other pages too, the fetches begun
-    /// right behind it are raised as well: while there are many faults, no read-ahead is sent, and the reader
-    /// would wait for each of those pages.
+    /// Raises the priority of the fetch into this buffer of a space, because a thread has begun to wait for the page:
+    /// the part that has not been sent yet is sent first. If threads wait for other pages too, the priority of the next
+    /// fetches begun after this one is raised as well: while there are many faults, no read-ahead is sent, and the
+    /// reader would wait for each of those pages.
     fn hurry(&mut self, space: u16, buffer: BufferId) {
         let Transfers { slots, lanes, demands, ahead, .. } = self;
         let is_it = |at: u16| {

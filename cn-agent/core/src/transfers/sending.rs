@@ -17,7 +17,7 @@ use crate::pager::PAGE_BYTES;
 const ON_THEIR_WAY_MAX: u16 = 64;
 /// Maximum number of write-back bursts in flight to one memory node while a thread waits for a page.
 const WRITES_BESIDE_DEMAND: u16 = 24;
-/// Maximum number of background bursts sent before the link is polled again.
+/// Maximum number of background bursts (write-back and read-ahead) sent before the link is polled again.
 const BACKGROUND: usize = 64;
 /// Maximum number of background bursts sent before the link is polled again, while a thread waits for a page.
 const BACKGROUND_BESIDE_DEMAND: usize = 6;
@@ -156,7 +156,7 @@ impl Transfers {
         let Outgoing { engine, now, tx, source, .. } = link;
         let Some(transfer) = &mut self.slots[usize::from(at)] else { return Ok(TurnResult::Nothing) };
         let Some(buffers) = transfer.space.and_then(|space| source.buffers(space)) else {
-            // The transfer's space has ended.
+            // The transfer's space has ended, so the rest of the page is not sent.
             transfer.all_sent = true;
             return Ok(TurnResult::Nothing);
         };
@@ -197,8 +197,8 @@ impl Transfers {
                     gather(&segment, from, lines, buffers.page(transfer.buffer), &mut self.room);
                 let mut write = || engine.burst_write(&segment, mask, &self.room[..bytes], id, *now, *tx);
                 match (mask != 0).then(&mut write).unwrap_or(Ok(Write::Done)) {
-                    // A sealed region is mapped to be read; changes that a program makes nevertheless are
-                    // dropped.
+                    // A sealed region is mapped for reading only; if a program changes its pages anyway, the changes
+                    // are dropped.
                     Err(EngineError::Sealed(_)) => false,
                     written => written? == Write::Sent,
                 }

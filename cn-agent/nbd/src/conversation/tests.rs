@@ -333,7 +333,8 @@ fn sayings() -> impl Strategy<Value = Vec<u8>> {
     (first, prop::collection::vec(said, 0..20)).prop_map(|(first, said)| [first, said.concat()].concat())
 }
 
-/// All output, requests and payload, and the violation that ended the conversation, if any.
+/// Feeds the pieces to a conversation; returns all output, requests and payload, and the violation that ended the
+/// conversation, if any.
 fn outcome(pieces: &[&[u8]]) -> (Vec<u8>, Vec<ExportRequest>, Vec<u8>, Option<ProtocolViolation>) {
     let mut talk = Talk::new(offer());
     let (mut all_said, mut all_requests) = (Vec::new(), Vec::new());

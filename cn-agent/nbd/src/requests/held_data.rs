@@ -6,7 +6,8 @@ use cxloe_client::ring::DATA_BYTES;
 use super::part::{DataHandling, PartState};
 use super::{Output, PARTS_MAX, Requests};
 
-/// Longest held read in bytes: together with the rest of its first and last line, it never takes the whole data area.
+/// Longest read in bytes whose data is held in its blocks: even with the rest of its first and last line, the read
+/// never takes the whole data area.
 pub(super) const HELD_MAX: u64 = DATA_BYTES as u64 / 2;
 
 impl Requests {
@@ -21,7 +22,7 @@ impl Requests {
         self.settle(at, output);
     }
 
-    /// Numbers of the parts that the request `at` holds.
+    /// Numbers of the parts of the request `at` whose data has arrived and is held.
     fn held(&self, at: u16) -> Vec<u16> {
         let is_held = |tag: &u16| self.part(*tag).is_some_and(|p| p.slot == at && p.state == PartState::Held);
         (0..PARTS_MAX as u16).filter(is_held).collect()

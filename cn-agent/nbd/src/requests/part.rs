@@ -31,11 +31,11 @@ pub struct RetryLimit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataHandling {
-    /// Data is sent part by part, or all of it fits one part.
+    /// A read whose data is sent part by part, as it arrives, or fits into one block.
     Read,
-    /// Data stays in its blocks until all of it has arrived.
+    /// A read whose data stays in its blocks until all of it has arrived.
     HeldRead,
-    /// Data is collected in memory of this process, because it is too long to be held.
+    /// A read whose data is collected in memory of this process, because it is longer than half of the data area.
     StagedRead,
     Write,
     Zero,
@@ -52,7 +52,7 @@ pub(super) struct Slot {
     pub parts: u16,
     pub staged: Vec<u8>,
     pub failed: Option<String>,
-    /// Deadline of the request's wait, once it waits.
+    /// Time at which a waiting request fails; `None` if the request has not had to wait yet.
     pub until: Option<Instant>,
     /// Whether the client has gone, so that no answer is sent.
     pub mute: bool,
@@ -64,7 +64,7 @@ pub(super) enum PartState {
     /// The part is to be submitted, now or later.
     Waiting,
     Given,
-    /// The part's data is complete, and waits for the data of the other parts.
+    /// The data of the part has arrived, and is kept until the data of the request's other parts has arrived.
     Held,
     /// The part's data is being sent.
     Sending,

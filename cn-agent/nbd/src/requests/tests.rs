@@ -13,7 +13,7 @@ const SIZE: usize = 3 << 20;
 /// Offset of the data area in the shared memory.
 const BASE: usize = 4096;
 
-/// A client, a region, and an agent that carries out every order.
+/// A client's requests, the region's bytes, and an agent that carries out every operation.
 struct Bench {
     requests: Requests,
     output: Output,
@@ -284,12 +284,12 @@ fn requests_of_a_lost_port_move_to_the_next() {
         bench.nothing_is_left();
         assert!(bench.region[100..300_100] == data);
         let lengths = [(2, (64, 300_000))].into();
-        // The read was carried out before the write.
+        // The read was carried out after the write: from offset 100 on, it returns the written data.
         let read = [(64..100).collect(), data[..299_964].to_vec()].concat();
         assert_eq!(bench.answers(&lengths)[&1], Ok(vec![]));
         assert!(bench.answers(&lengths)[&2] == Ok(read));
 
-        // No agent carries these requests out.
+        // These two requests fail, because no agent carries them out within the time limit.
         bench.begin(3, ExportCommand::Read { offset: 0, length: 300_000, whole: false });
         bench.begin(4, ExportCommand::Write { offset: 0, length: 200_000 });
         bench.requests.away(retry_limit);

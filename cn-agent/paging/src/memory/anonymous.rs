@@ -26,7 +26,7 @@ use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Pag
 #[derive(Debug)]
 pub struct AnonymousPages {
     mapped: Mapped,
-    /// File of one page to which the kernel copies; it is mapped for reading.
+    /// Memory file of one page, to which the kernel copies a page of the region; `copied` maps the file for reading.
     file: File,
     copied: MmapRaw,
     /// `/proc/self/pagemap`; `None` if it cannot be read, or does not show write protection.
@@ -55,8 +55,8 @@ impl AnonymousPages {
         Ok(AnonymousPages { mapped, file, copied, table, own })
     }
 
-    /// Removes ranges by as few calls as possible. Returns `false` if some may still be present; removing ranges
-    /// twice is harmless, because no page is installed in between.
+    /// Removes ranges by as few calls as possible. Returns `false` if some pages may still be present; the caller may
+    /// then remove all ranges again, because no page is installed in between.
     fn drop_at_once(&mut self, ranges: &[Range<u32>]) -> bool {
         for some in ranges.chunks(RANGES) {
             let Some(own) = self.own.as_ref().filter(|_| some.len() > 1) else { return false };
@@ -68,8 +68,8 @@ impl AnonymousPages {
                 *part = libc::iovec { iov_base: range.start as *mut libc::c_void, iov_len: length };
                 bytes += length;
             }
-            // SAFETY: the ranges are registered memory that this process was given as remote, whose absent pages are
-            // fetched again; the array holds that many entries.
+            // SAFETY: the ranges lie in the registered memory, where the discarded pages are fetched again when they
+            // are touched; the array holds that many entries.
             let done = unsafe {
                 let (own, parts) = (own.as_raw_fd(), parts.as_ptr());
                 libc::syscall(libc::SYS_process_madvise, own, parts, some.len(), libc::MADV_DONTNEED, 0)
@@ -147,8 +147,8 @@ impl Memory for AnonymousPages {
         for (index, range) in ranges.iter().enumerate() {
             let range = self.mapped.range(range).ok_or(MemoryError::Gone)?;
             let (start, length) = (range.start as *mut libc::c_void, (range.end - range.start) as usize);
-            // SAFETY: the range is registered memory that this process was given as remote, whose absent pages are
-            // fetched again.
+            // SAFETY: the range lies in the registered memory, where the discarded pages are fetched again when they
+            // are touched.
             if unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) } != 0 {
                 let errno = Errno::last();
                 if index == 0 {
@@ -193,7 +193,7 @@ mod tests {
 
     const ONLY: (MappingId, ViewId) = (MappingId(0), ViewId(0));
 
-    /// Eight pages whose faults are not served: a touch of an absent one would hang the test.
+    /// Maps eight pages whose faults are not served: the access to an absent page raises SIGBUS.
     fn memory() -> (MmapRaw, AnonymousPages) {
         let memory = MmapRaw::from(MmapOptions::new().len(8 * PAGE_BYTES).map_anon().unwrap());
         let uffd = Uffd::create().or_else(|_| Uffd::create_user_only()).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn byte(memory: &MmapRaw, at: usize) -> u8 {
-        // SAFETY: within the mapping, at a present page.
+        // SAFETY: the address lies within the mapping, and the caller passes that of a present page.
         unsafe { memory.as_ptr().add(at).read_volatile() }
     }
 
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(memory.snapshot(view, 3, &mut page), Err(MemoryError::Absent));
         assert_eq!(page, pages[1], "what is not there is not looked at");
         assert_eq!(memory.snapshot(view, 8, &mut page), Err(MemoryError::Gone));
-        // Ranges are removed by one call, and one by one as on older kernels.
+        // The ranges are removed by one call and, as on older kernels, by one call for each range.
         for at_once in [true, false] {
             for page in [0, 2, 5, 7] {
                 assert_eq!(memory.install(mapping, page, &pages[1], false), Ok(()));

@@ -11,9 +11,9 @@ use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
 /// Pages in the memory of a virtual machine.
 #[derive(Debug, Default)]
 pub struct ForeignPages {
-    /// Mappings of the machine's present pieces.
+    /// Mappings of the pieces of memory that the machine has at present.
     pub mappings: Mappings,
-    /// Pages assigned to present and former pieces.
+    /// Page numbers of the region that were assigned to present and former pieces of the machine's memory.
     given: Vec<Range<u32>>,
 }
 

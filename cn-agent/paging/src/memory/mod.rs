@@ -26,7 +26,7 @@ pub use shared::SharedPages;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// One process's mapping of a view, and the means to act on it.
+/// The mapping of a view (a table of pages) in one process, with the descriptors through which the agent changes it.
 #[derive(Debug)]
 pub struct Mapped {
     /// Userfaultfd through which the mapping's faults are served.
@@ -66,7 +66,7 @@ impl Mapped {
         Mapped { process: Some(process), nonce, ..self }
     }
 
-    /// The page of the view at `address`, if it lies in this mapping.
+    /// Number in the view of the page at `address`; `None` if the address lies outside this mapping.
     #[inline]
     pub(crate) fn page_at(&self, address: u64) -> Option<u32> {
         let page = address.checked_sub(self.address)? / PAGE;
@@ -81,7 +81,7 @@ impl Mapped {
         Some(self.address + u64::from(start) * PAGE..self.address + u64::from(end) * PAGE)
     }
 
-    /// Entries of the process's page table from `address` on; 0 while the process is unknown.
+    /// Entries of the process's page table for the pages from `address` on; all 0 if the process is unknown.
     #[inline]
     fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
         self.process.as_ref().map_or([0; N], |process| process.entries(address))
@@ -104,8 +104,8 @@ impl Mapped {
         self.gone.get()
     }
 
-    /// Checks whether the process still exists, and records its end. Needed where no closed connection shows
-    /// the end.
+    /// Checks whether the process still exists, and records if it has ended. This detects the end of a process whose
+    /// connection stays open, or that has none.
     pub fn check_alive(&self) {
         // The first page is the probe page. It is never protected, so unprotecting it changes nothing.
         let first = self.address..self.address + PAGE;
@@ -191,8 +191,8 @@ impl Mapped {
         let range = self.one(page)?;
         let mut poisoned = self.uffd.poison(range.clone());
         if poisoned == Err(UffdError::Exists) {
-            // Most likely an evicted write-protected page has left its marker here; unprotecting removes the
-            // marker.
+            // An evicted page that was write-protected has probably left a marker at this address; unprotecting removes
+            // the marker.
             let _ = self.uffd.unprotect(range.clone(), false);
             poisoned = self.uffd.poison(range);
         }
@@ -219,7 +219,7 @@ impl Mapped {
 pub enum KernelMemory {
     /// A memory file that all processes of the space map.
     Shared(SharedPages),
-    /// Anonymous memory of each process, with a view of its own.
+    /// Anonymous memory of processes, each with its own view (table of pages).
     Private(PrivatePages),
     /// Memory that a virtual machine's monitor has registered.
     Foreign(ForeignPages),

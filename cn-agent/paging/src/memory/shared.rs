@@ -40,9 +40,10 @@ pub struct SharedPages {
     pub mappings: Mappings,
     file: File,
     alias: MmapRaw,
-    /// Prepared pages: the file contains them, but they do not count as present.
+    /// Prepared pages: the file contains these pages in advance, but they do not count as present until they are
+    /// installed.
     ready: Vec<PreparedPage>,
-    /// Whether this kernel supports preparing pages.
+    /// Whether pages are prepared; false if this kernel lacks an operation that the preparation needs.
     makes_ready: bool,
 }
 
@@ -80,10 +81,10 @@ impl SharedPages {
 
     fn over(file: File, pages: u32) -> io::Result<SharedPages> {
         let alias = MmapOptions::new().len((pages as usize * PAGE_BYTES).max(1)).map_raw(&file)?;
-        // In a huge page, preparing one page would expose its neighbours too.
+        // With huge pages, preparing one page would add its neighbours to the file too.
         let makes_ready = match alias.advise(Advice::NoHugePage) {
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => false,
-            // Kernels without huge pages refuse the advice.
+            // A kernel without huge pages refuses this advice, which does not matter.
             _ => true,
         };
         let ready = Vec::with_capacity(READY_MAX);
@@ -140,7 +141,7 @@ impl SharedPages {
                 Ok(())
             }
             Err(error) => {
-                // Before Linux 6.4 the page cannot be mapped write-protected.
+                // A kernel before Linux 6.4 cannot map the page write-protected; then no further pages are prepared.
                 self.makes_ready &= !matches!(error, MemoryError::Os(_));
                 self.withdraw(at);
                 Err(error)
@@ -189,9 +190,9 @@ impl Memory for SharedPages {
         if !room || !self.makes_ready || self.ready(page).is_some() {
             return;
         }
-        // The system call fails if there is no memory; a touch would raise SIGBUS then.
-        // SAFETY: the range lies in the agent's mapping; allocating memory for it does not change its
-        // content.
+        // The page is allocated by a system call, which fails if memory is short; a write to the mapping would raise
+        // SIGBUS instead.
+        // SAFETY: the range lies in the agent's mapping; allocating memory for it does not change its content.
         let taken = unsafe {
             let start = self.alias.as_mut_ptr().add(at).cast();
             libc::madvise(start, PAGE_BYTES, libc::MADV_POPULATE_WRITE)
@@ -199,7 +200,7 @@ impl Memory for SharedPages {
         if taken == 0 {
             self.ready.push(PreparedPage { page, filled: false });
         } else if Errno::last() == Errno::EINVAL {
-            // The kernel is older than Linux 5.14.
+            // The kernel is older than Linux 5.14 and lacks this advice; no further pages are prepared.
             self.makes_ready = false;
         }
     }
@@ -207,9 +208,9 @@ impl Memory for SharedPages {
     #[inline]
     fn fill(&mut self, _view: ViewId, page: u32, bytes: &Page) {
         let Some(at) = self.ready(page) else { return };
-        // SAFETY: the page lies in the agent's mapping, as `make_ready` has checked, whose size is sealed. No
-        // process has it in its page table; a process that has opened the file by other means sees plain
-        // bytes.
+        // SAFETY: `make_ready` has checked that the page lies in the agent's mapping, and the size of the file is
+        // sealed. No process has the page in its page table; a process that has opened the file by other means sees
+        // plain bytes.
         unsafe {
             let to = self.alias.as_mut_ptr().add(page as usize * PAGE_BYTES);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, PAGE_BYTES);
@@ -311,7 +312,8 @@ mod tests {
         (raw, memory)
     }
 
-    /// Number of bytes of a page that a system call can read; negative if a fault would have to be served.
+    /// Number of bytes of a page that a system call can read; negative if the page is absent and its fault would have
+    /// to be served.
     fn look(raw: &MmapRaw, page: usize, into: &std::fs::File) -> isize {
         // SAFETY: the kernel reads the memory, and fails for absent pages.
         unsafe { libc::pwrite(into.as_raw_fd(), raw.as_ptr().add(page * PAGE_BYTES).cast(), PAGE_BYTES, 0) }
@@ -352,14 +354,15 @@ mod tests {
         let mut page = [0; PAGE_BYTES];
         assert_eq!((memory.snapshot(view, 3, &mut page), page), (Ok(()), pages[0]));
         assert_eq!(look(&raw, 3, &copied), PAGE_BYTES as isize);
-        // The page is write-protected: the kernel does not write to it either.
+        // The page is installed write-protected, so the kernel cannot write to it in a system call either.
         // SAFETY: the kernel writes to memory of this test, or fails.
         let write =
             || unsafe { libc::pread(copied.as_raw_fd(), raw.as_mut_ptr().add(3 * PAGE_BYTES).cast(), 1, 0) };
         assert_eq!(write(), -1);
         assert_eq!(memory.unprotect(mapping, 3), Ok(()));
         assert_eq!(write(), 1);
-        // A page whose data does not arrive, and one that is installed without having been filled before.
+        // Prepares pages up to the limit: the data of page 4 does not arrive, and page 5 is installed without having
+        // been filled.
         for page in [4, 5, 6, 7, 0] {
             memory.make_ready(view, page);
         }
@@ -379,7 +382,7 @@ mod tests {
         assert_eq!(memory.install(mapping, 7, &pages[0], false), Ok(()));
         assert_eq!(memory.install(mapping, 7, &pages[0], false), Err(MemoryError::Exists));
         assert!(memory.ready.is_empty());
-        // A mapping that does not exist: its prepared page is removed when it cannot be installed.
+        // Installing a page for a mapping that does not exist fails, and removes the prepared page.
         memory.make_ready(view, 1);
         memory.fill(view, 1, &pages[0]);
         assert_eq!(memory.install(MappingId(1), 1, &pages[0], true), Err(MemoryError::Gone));

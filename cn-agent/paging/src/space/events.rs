@@ -64,8 +64,8 @@ impl Space {
                     return count;
                 }
             }
-            // A read that did not fill the buffer has emptied the queue: another one would delay the faults just
-            // read.
+            // A read that did not fill the buffer has emptied the queue. Another read would only delay the handling of
+            // these faults.
             if count - before < EVENTS_MAX {
                 return count;
             }
@@ -116,7 +116,7 @@ impl Space {
             UffdEvent::Fork(child) => self.forked(id, child),
             UffdEvent::Remove { start, end } => {
                 let KernelMemory::Foreign(memory) = &self.memory else { return };
-                // The process may have registered more memory than this mapping's pages.
+                // The process may have registered more memory than the pages of this region.
                 let ours: Vec<Range<u32>> = memory.pages_in(start..end).collect();
                 ours.into_iter().for_each(|pages| self.pager.discarded(ONLY, pages));
             }
@@ -138,7 +138,8 @@ impl Space {
         }
     }
 
-    /// Adds the view of a forked child, whose process is unknown until it joins.
+    /// Adds a view (a table of pages) for a forked child. The child's process id is unknown until the child joins the
+    /// space.
     #[cold]
     fn forked(&mut self, parent: MappingId, child: OwnedFd) {
         let Some(view) = self.pager.view_of(parent) else { return };
@@ -152,8 +153,8 @@ impl Space {
                 return;
             }
         };
-        // The keeper gets the descriptor first: clearing the table of a large region takes a while, and this
-        // agent may be killed meanwhile.
+        // The child's userfaultfd goes to the keeper (a process that outlives agents) before the table is cleared:
+        // clearing the table of a large region takes a while, and this agent may be killed meanwhile.
         let (expected, memory) = (self.free_view(), address..address + u64::from(pages) * PAGE_BYTES as u64);
         self.keep(expected, &uffd, memory.clone());
         let mut follow = || {
@@ -179,7 +180,7 @@ impl Space {
                 self.changed = true;
                 tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
             }
-            // The probe page reads as zeros, which the child takes as a failure.
+            // The child's probe page then reads as zeros, from which the child detects that it is not served.
             Err(error) => {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
                 self.denied = Some(error);

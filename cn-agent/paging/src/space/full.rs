@@ -1,9 +1,10 @@
-//! Handling of a region in which no slot is free, so that pages without a slot cannot be evicted.
+//! Handling of a region that is full: it has no free slot (place for a page on the memory nodes), so pages that have no
+//! slot yet cannot be evicted.
 //!
-//! After a fork each page that either process changes needs a slot of its own. Without a free slot, dirty pages
-//! cannot be evicted, and faults wait for a process to end or to discard memory. After too long a wait the process
-//! started last is ended, so that its parent can continue. Growth of the region also adds slots: the supervisor of
-//! `cn-agent exec --size` requests it.
+//! After a fork each page that either process changes needs a slot of its own. Without a free slot, dirty pages cannot
+//! be evicted, and faults wait for a process to end or to discard memory. After too long a wait the process started
+//! last is ended, so that its parent can continue. Growth of the region also adds slots: the supervisor of `cn-agent
+//! exec --size` requests it.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time that a region must have had free slots before another lack of slots is reported.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// State of a space whose region is full while faults wait for slots.
+/// State of a space whose region is full: faults wait for free slots (places for pages on the memory nodes).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FullRegion {
     since: Time,
@@ -55,7 +56,7 @@ impl Space {
             FullRegion { since: now, looked: now }
         });
         if now.since(full.since) > wait_limit {
-            // The process takes a moment to end; the next waiting fault has the full time again.
+            // The process needs a moment to end, so the remaining waiting faults get the full wait limit again.
             self.full = Some(FullRegion { since: now, looked: now });
             self.end_for_want_of_room(last, transfers);
         } else if now.since(full.looked) > POLL_INTERVAL {
@@ -68,7 +69,7 @@ impl Space {
     /// bytes. Returns whether private memory has gained pages; other memory keeps the size of its mapping.
     pub(crate) fn grown(&mut self, from: u64, bytes: u64) -> bool {
         let pages = whole_pages(bytes);
-        // A new part is not used if the part before it could not be attached.
+        // An added part of the region is used only if the memory before it is reachable.
         let follows = from <= u64::from(self.options.pages) * PAGE_BYTES as u64;
         if self.options.kind != MappingKind::Private || !follows || pages <= self.options.pages {
             return false;

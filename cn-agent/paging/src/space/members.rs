@@ -73,7 +73,8 @@ impl Space {
         count
     }
 
-    /// Handles the end of a member's connection. As long as its process lives, its faults are served: it may rejoin.
+    /// Handles the end of a member's connection. The faults of a process that is still alive are served nevertheless,
+    /// because the process may rejoin.
     #[cold]
     fn hang_up(&mut self, id: MappingId, transfers: &mut Transfers) {
         let Some(view) = self.pager.view_of(id) else { return };
@@ -82,7 +83,8 @@ impl Space {
             return;
         };
         self.changed = true;
-        // Unanswered orders are treated as carried out; if they were not, later faults show that.
+        // Unanswered orders to drop pages are treated as carried out; a page that is still present shows this at its
+        // next fault.
         let options = *self.pager.options();
         for order in link.take_ordered() {
             self.with_io(transfers, |pager, io| {
@@ -92,7 +94,8 @@ impl Space {
         match self.options.kind {
             MappingKind::Private => self.pager.set_droppable(view, false),
             MappingKind::Shared => {}
-            // For a virtual machine's memory, the connection of the process that passed the memory ends the mapping.
+            // In a virtual machine's memory, the process that passed the memory owns the mapping, which ends with the
+            // connection.
             MappingKind::Foreign => self.end(id),
         }
         self.remove_ended();
@@ -126,8 +129,8 @@ impl Space {
         let gone = |(id, mapped): (MappingId, &Mapped)| {
             match &mapped.link {
                 None if shared && shared_state::started(mapped.pid).is_none() => return Some(id),
-                // Another process may hold a duplicate of the connection, which then stays open after the
-                // member's end. So only a process with unanswered orders is checked.
+                // Another process may hold a duplicate of the connection, which then stays open when the member ends.
+                // Only a process with unanswered orders is therefore checked.
                 Some(link) if !link.is_busy() => {}
                 _ if shared => {}
                 _ => mapped.check_alive(),
@@ -150,7 +153,7 @@ impl Space {
         self.notified_loss = Some(text);
     }
 
-    /// Whether faults depend on members' messages.
+    /// Whether faults can be served only when members have answered orders to drop pages.
     #[inline]
     pub(crate) fn waits_for_members(&self) -> bool {
         let waits =

@@ -74,12 +74,13 @@ pub struct Space {
     /// Socket to which descriptors of forked children are sent.
     keeper: Option<ClosedElsewhere<OwnedFd>>,
     pub(super) takeover: Option<ExpectedProcesses>,
-    /// Reason why the most recent unserved child cannot be served.
+    /// Reason why the last forked child that the agent could not serve was refused.
     pub(super) denied: Option<String>,
     /// Whether the space was adopted from a dead agent, whose record of discarded pages is lost.
     pub(super) adopted: bool,
     pub(super) cleans: Vec<WriteBackRequest>,
-    /// Time since which the space has no owner; it ends when its pages are written back, or after a time-out.
+    /// Time at which the space ends at the latest, set when it has no owner and no member any more; it ends earlier if
+    /// all pages have been written back.
     pub(super) ending: Option<Time>,
     /// Whether the content is dropped when the space ends.
     pub(super) unwanted: bool,
@@ -95,7 +96,7 @@ pub struct Space {
     pub(super) parted: Vec<Mapped>,
     /// Reason of losses that was last sent to the members.
     notified_loss: Option<String>,
-    /// Thread that faulted last since `take_faulting` was last called, with its mapping.
+    /// The thread that caused the latest fault since the last call of `take_faulting`: its mapping and thread id.
     faulting: Option<(MappingId, u32)>,
 }
 
@@ -199,7 +200,7 @@ impl Space {
         }
     }
 
-    /// Counts the space against the share of `user`.
+    /// Counts the space and its processes towards the limits of `user`; `None` stands for root and the agent's user.
     pub fn charge_to(&mut self, user: Option<u32>) {
         self.options.user = user;
     }
@@ -304,7 +305,7 @@ impl Space {
         work
     }
 
-    /// Whether the space has work that no event announces.
+    /// Whether the space has background work to do, such as evictions or write-backs, for which no event will arrive.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         !self.is_held() && (self.pager.has_work() || !self.cleans.is_empty() || self.suspension.is_some())

@@ -19,7 +19,7 @@ pub(crate) const NOWHERE: u64 = u64::MAX;
 /// Maximum number of pages in the list of pages that will be used soon: 1 GiB of memory.
 const HOT_MAX: usize = 1 << 18;
 
-/// Notes on a space's pages that one compute node passes to the next.
+/// Notes about the pages of a space (a mapped region), which one compute node passes to the next when the region moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageNotes {
     /// Pages that will be used soon, the likeliest first.
@@ -28,13 +28,13 @@ pub struct PageNotes {
     pub zeros: Vec<(u32, u32)>,
 }
 
-/// Called with the notes once a suspended space has no resident page left.
+/// Function that is called with the notes on the pages when a suspended space has no resident page left.
 pub type OnSuspended = Box<dyn FnOnce(PageNotes) + Send>;
 
 pub(crate) enum Suspension {
     /// Pages are being written back and removed.
     Leaving(OnSuspended),
-    /// No page is resident, and the region is not used.
+    /// No page is resident, and nothing accesses the region until the suspension ends.
     Held,
 }
 
@@ -106,7 +106,7 @@ impl Space {
         1
     }
 
-    /// Applies the notes of the compute node that had the region before.
+    /// Applies the notes on pages from the compute node to which the region was attached before.
     pub(crate) fn note(&mut self, notes: &PageNotes) -> Result<(), SpaceError> {
         if !self.is_held() || self.options.hpa != NOWHERE {
             return Err(SpaceError::NotSuspendable);

@@ -1,9 +1,9 @@
 //! Taking over the spaces of a dead agent.
 //!
 //! The first member or owner that returns passes the shared state, from which the space is rebuilt: the views with
-//! their tables, under their former numbers. Views of processes that have ended since are ended at once. Resident
-//! pages are not written back before every living process has rejoined, since until then the pages cannot be
-//! write-protected.
+//! their tables, under their former numbers. The view of a process that no longer exists is removed at once. Resident
+//! pages are not written back before every living process has rejoined, because the pages cannot be write-protected
+//! until then.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub(crate) struct ExpectedProcesses {
 #[derive(Debug)]
 struct ExpectedProcess {
     record: Record,
-    /// Pages that may be present or absent: only the process's page table shows it. The process passes the
+    /// Pages that may be present or absent. Only the page table of the process shows which, and the process passes the
     /// table when it rejoins.
     unsettled: Vec<u32>,
 }
@@ -63,7 +63,8 @@ impl Space {
                     unsettled[usize::from(view.0)] = self.pager.take_over_known(view);
                     continue;
                 }
-                // This view has no living process: its slots are counted below, and released by `end_view`.
+                // This view has no living process. Its slots (places on the memory nodes) are counted below, and
+                // `end_view` then frees them.
                 (_, KernelMemory::Private(_)) => gaps.push(view),
                 _ => {}
             }
@@ -75,7 +76,7 @@ impl Space {
             ExpectedProcess { record, unsettled: unsettled.unwrap_or_default() }
         };
         let expected: Vec<_> = records.into_iter().filter(Record::is_alive).map(expect).collect();
-        // Expected members are recorded again, in case that this agent is killed as well.
+        // The processes that are expected to rejoin are recorded again, because this agent may be killed as well.
         let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
         for (index, process) in expected.iter().enumerate() {
             self.shared_state.set_record(last - 1 - index as u16, Some(process.record));
@@ -91,15 +92,15 @@ impl Space {
         Ok(())
     }
 
-    /// First word of the random content by which the files of the process `pid` with this view were verified;
-    /// `None` if that process is not expected to rejoin.
+    /// First word of the random content by which the former agent verified the files of the process `pid` with this
+    /// view; `None` if that process is not expected to rejoin.
     pub(crate) fn expected_nonce(&self, view: ViewId, pid: u32) -> Option<u64> {
         let expected = self.takeover.as_ref()?.expected.iter();
         expected.filter(|process| process.is_of(view, pid)).map(|process| process.record.nonce).next()
     }
 
-    /// Removes a rejoined process from the list of expected ones, and has the pager determine which of its
-    /// unsettled pages are present.
+    /// Removes a process that has rejoined from the list of expected processes. The pager then determines which of the
+    /// process's pages are present, where that was unknown.
     pub(crate) fn rejoined(&mut self, view: ViewId, pid: u32) {
         if let Some(takeover) = &mut self.takeover
             && let Some(at) = takeover.expected.iter().position(|process| process.is_of(view, pid))

@@ -29,7 +29,7 @@ pub(crate) struct WriteBackRequest {
 }
 
 impl WriteBackRequest {
-    /// A request that sends no zeros for discarded pages, and reports its end to no caller.
+    /// A request that sends no zeros for discarded pages, and does not report when it is complete.
     pub(super) fn without_zeros(view: ViewId, failures: u64) -> WriteBackRequest {
         WriteBackRequest { view, from: Some(0), zeros: false, serial: 0, failures, done: None }
     }
@@ -98,7 +98,7 @@ impl Space {
             }
             (true, None) => {
                 self.ending = Some(now + self.options.lost_wait + Duration::from_secs(1));
-                // The memory nodes may not have the zeros of discarded pages yet.
+                // The memory nodes may still hold the old content of discarded pages, for which zeros must be written.
                 let discarded = self.adopted || self.pager.counters().discarded > 0;
                 let owed = self.pager.resident() > 0 || discarded;
                 if self.options.kind == MappingKind::Shared && owed {
@@ -166,7 +166,7 @@ mod tests {
         Space::create(options).unwrap()
     }
 
-    /// Whether anything is written back after the last owner has left.
+    /// Whether the space's pages are written back when its last owner leaves.
     fn is_written_back(space: &mut Space) -> bool {
         space.housekeeping(Time::ZERO);
         !space.cleans.is_empty()

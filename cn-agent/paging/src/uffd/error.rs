@@ -7,8 +7,8 @@ use super::Features;
 /// Error of an operation on pages. Small and `Copy`, because it occurs in code that must not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UffdError {
-    /// The address space is changing (EAGAIN): an event waits to be read, or the thread that caused it has
-    /// not continued.
+    /// The address space is changing (EAGAIN): an event has not been read yet, or the thread that caused the event has
+    /// not continued yet.
     #[error("the address space is just changing; read the events of the userfaultfd, then try again")]
     Again,
     /// The page is present already (EEXIST).

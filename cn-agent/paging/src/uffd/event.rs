@@ -114,11 +114,11 @@ impl Uffd {
             tv_sec: most.as_secs().min(i32::MAX as u64) as libc::time_t,
             tv_nsec: most.subsec_nanos() as libc::c_long,
         };
-        // SAFETY: one live entry, a live time, and no signal mask.
+        // SAFETY: the kernel accesses one live entry and a live time; no signal mask is passed.
         let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), 1, &most, std::ptr::null()) };
         match Errno::result(ready) {
             Ok(_) if fds[0].revents & libc::POLLERR != 0 => {
-                // poll reports an error for a blocking userfaultfd, and for one without a handshake.
+                // `ppoll` reports an error for a userfaultfd that is blocking, or that has had no handshake.
                 Err(UffdError::Os { doing: "waiting for events before the handshake", errno: Errno::EINVAL })
             }
             Ok(ready) => Ok(ready > 0),
@@ -128,7 +128,7 @@ impl Uffd {
     }
 }
 
-/// Events of one read. Dropping this closes the descriptors of forks that were not taken.
+/// Events of one read. Dropping this closes the userfaultfds of fork events that the caller has not read from it.
 #[derive(Debug)]
 pub struct Events<'b> {
     messages: &'b [Message],
@@ -155,8 +155,8 @@ impl Drop for Events<'_> {
     }
 }
 
-/// Decodes a message; `None` for kinds newer than this program, which it did not request. The result owns the
-/// descriptor in a fork's message, so each message must be decoded only once.
+/// Decodes a message; `None` for a kind that is newer than this program, and that this program therefore did not
+/// request. The result owns the descriptor in a fork's message, so each message must be decoded only once.
 #[inline]
 fn event(message: &Message) -> Option<UffdEvent> {
     let [first, second, third] = message.arguments;

@@ -57,7 +57,7 @@ impl Uffd {
     /// Wraps a userfaultfd of another process, or of a fork event, and sets it non-blocking.
     ///
     /// # Errors
-    /// [`OpenError::NotOne`] for any other descriptor, as a read of that might wait for ever.
+    /// [`OpenError::NotOne`] for any other descriptor, because a read from it might block for ever.
     pub fn from_fd(fd: OwnedFd) -> Result<Uffd, OpenError> {
         if !is_userfaultfd(&fd) {
             let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// Sets the descriptor non-blocking; returns whether it was.
+    /// Sets the descriptor non-blocking; returns whether it was blocking before.
     ///
     /// # Errors
     /// [`OpenError::Os`].
@@ -82,9 +82,9 @@ impl Uffd {
         Ok(true)
     }
 
-    /// Negotiates `features` with the kernel. This has to be the first operation, and can be done only once.
-    /// A userfaultfd of another process has had its handshake there; that of a fork event has its parent's
-    /// features. Returns the operations on the descriptor itself.
+    /// Negotiates `features` with the kernel. This has to be the first operation, and can be done only once. Not needed
+    /// for a userfaultfd from another process, which has made the handshake, or from a fork event, which has the
+    /// features of the parent's. Returns the operations on the descriptor itself.
     pub fn handshake(&self, features: Features) -> Result<Ioctls, OpenError> {
         let mut api = abi::Api { api: abi::API_VERSION, features: features.bits(), ioctls: 0 };
         // SAFETY: the request reads and writes nothing but its argument.

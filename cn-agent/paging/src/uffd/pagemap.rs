@@ -42,7 +42,7 @@ pub(crate) fn records(entries: &[u64; u64::BITS as usize]) -> PageRecords {
 pub(crate) fn read<const N: usize>(table: &File, address: u64) -> io::Result<[u64; N]> {
     let mut bytes = [[0; 8]; N];
     let read = table.read_at(bytes.as_flattened_mut(), address / PAGE_BYTES as u64 * 8)?;
-    // A short read is not an error: the address space ends there, and the other entries stay 0.
+    // A short read is no error: the address space ends within these entries, and the entries that were not read stay 0.
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.map(u64::from_le_bytes)) }
 }
 

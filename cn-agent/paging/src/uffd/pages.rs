@@ -57,7 +57,8 @@ impl Uffd {
     /// Unregisters `range`, and wakes the threads that wait for its pages: absent pages read as zeros from
     /// now on.
     pub fn unregister(&self, range: Range<u64>) -> Result<(), UffdError> {
-        // SAFETY: only registered ranges are affected, whose pages belong to the registrant.
+        // SAFETY: only ranges registered with this userfaultfd are affected, and the code that uses them does not rely
+        // on the content of absent pages.
         unsafe { self.on_span("UFFDIO_UNREGISTER", abi::UNREGISTER, &range) }
     }
 
@@ -148,7 +149,8 @@ impl Uffd {
         mode: u64,
     ) -> Result<usize, UffdError> {
         let mut fill = abi::Fill { range: span(range), mode, filled: 0 };
-        // SAFETY: every caller names a request of this shape, which only fills absent pages of registered ranges.
+        // SAFETY: every caller passes a request that takes this structure and only fills absent pages of registered
+        // ranges.
         let done = unsafe { abi::ioctl(self.as_fd(), request, &mut fill) };
         filled(doing, done.map(drop), fill.filled, fill.range.len)
     }

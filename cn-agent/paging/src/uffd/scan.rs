@@ -48,7 +48,7 @@ bitflags! {
     pub struct Action: u64 {
         /// Write-protect the listed pages in the same step.
         const PROTECT = 1 << 0;
-        /// Fail on ranges without asynchronous write protection.
+        /// Fail if the range contains pages without asynchronous write protection.
         const CHECK = 1 << 1;
     }
 }

@@ -49,11 +49,12 @@ pub(crate) struct ComputeNode {
     keys: Arc<PeerKeys>,
     /// Renews the certificate while the node is registered.
     _renewer: Option<Renewer>,
-    /// Registration, until the follower takes it over.
+    /// Registration with the manager; `None` when the follower thread has taken it over.
     registration: Option<Registration>,
-    /// Thread that follows the manager, if sessions use keys.
+    /// Thread that receives changes from the manager; started only if sessions use keys.
     follower: Option<Follower>,
-    /// Dropped last, once the manager has recorded that this compute node has left.
+    /// Dropped last, so that this process does not use the compute node again before the manager has recorded the end
+    /// of the registration.
     _place: ComputeNodeLock,
 }
 
@@ -99,7 +100,7 @@ impl ComputeNode {
         let manager = Manager::new(&options.manager, &credentials)?;
         let joined = identity.as_ref().map(|(_, file)| file.joined);
         let instance = rand::random();
-        // A node that has a name keeps it: the agent of this machine, for example, may have given it.
+        // The node keeps a name that it already has at the manager, for example from the agent of this machine.
         let known = manager.compute_nodes()?.into_iter().find(|node| node.cn_id == own);
         let name = match known.and_then(|node| node.name) {
             Some(name) => name,
@@ -125,9 +126,9 @@ impl ComputeNode {
             timing: Timing::default(),
         };
         let place = ComputeNodeLock::take(own, &info.interface)?;
-        // The thread that follows the manager needs a connection of its own.
+        // The registration has its own connection to the manager, because the follower thread will use it.
         let registration = Registration::new(Manager::new(&options.manager, &credentials)?, node, joined)?;
-        // From here on, dropping the compute node on an error ends the registration.
+        // If a later step fails, dropping the compute node ends the registration.
         let mut registered = ComputeNode {
             manager,
             own,
@@ -155,8 +156,8 @@ impl ComputeNode {
         self.station.keys.own.is_some()
     }
 
-    /// The region that `options` name, which must belong to this node, or a new one, which is recorded in
-    /// `temporary`. Afterwards the link has the UDP addresses of the region's memory nodes.
+    /// Returns the region that `options` name, which must belong to this node. If they name none, creates a region and
+    /// records it in `temporary`. Also registers the UDP addresses of the region's memory nodes with the link.
     ///
     /// # Errors
     /// Any [`ConnectError`].
@@ -231,7 +232,7 @@ impl ComputeNode {
         Ok(port)
     }
 
-    /// Starts to follow the manager, if sessions use keys.
+    /// Starts the thread that receives changes from the manager, if sessions use keys.
     ///
     /// # Errors
     /// Failure to start the thread.
@@ -262,7 +263,8 @@ impl ComputeNode {
 
 impl Drop for ComputeNode {
     fn drop(&mut self) {
-        // The follower ends the registration only while it waits for the manager; repeated here for all other cases.
+        // Stopping the follower ends the registration only if a request to the manager was pending, so the registration
+        // is ended here in all cases.
         let registration = self.follower.take().and_then(Follower::stop).or(self.registration.take());
         if let Some(registration) = registration {
             registration.hang_up(&self.manager, HANG_UP_TIMEOUT);

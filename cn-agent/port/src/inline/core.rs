@@ -26,7 +26,7 @@ const SPINS: u32 = 16;
 /// Number of spins of a waiting thread after which it yields the processor.
 const IDLE_ROUNDS_MAX: u32 = 512;
 
-/// A port and its regions behind the lock, and the requests of waiting threads.
+/// State of a port and its regions, protected by a spin lock, and the requests of threads that wait for pages.
 #[derive(Debug)]
 pub struct Core {
     state: SpinLock<CoreState>,
@@ -40,7 +40,7 @@ impl Core {
         Core { state: SpinLock::new(state), counter: Counter::new(), flushing: AtomicUsize::new(0) }
     }
 
-    /// Runs `with` on the state, once the lock is held.
+    /// Takes the lock, spinning until it is free, and runs `with` on the state.
     pub fn with<R>(&self, with: impl FnOnce(&mut CoreState) -> R) -> R {
         let mut with = Some(with);
         let mut spins = 0_u32;
@@ -53,13 +53,13 @@ impl Core {
         }
     }
 
-    /// Whether a thread waits for its fault, or writes back, and therefore drives the port.
+    /// Whether a thread drives the port at present, because it waits for a page or writes pages back.
     #[inline]
     pub fn is_wanted(&self) -> bool {
         self.counter.is_wanted() || self.flushing.load(Ordering::Relaxed) > 0
     }
 
-    /// Runs `with` on a region, once the lock is held; `None` if the region has ended.
+    /// Takes the lock, and runs `with` on a region; `None` if the region has ended.
     pub fn with_space<R>(&self, space: u8, with: impl FnOnce(&mut Space) -> R) -> Option<R> {
         self.with(|state| state.spaces.get(space).map(with))
     }
@@ -108,7 +108,7 @@ impl Core {
             });
             match served {
                 Some(Some(end)) => return end,
-                // The wait is long, and the memory node may run on this core.
+                // After a long wait the thread yields, because the memory node may run on this core.
                 Some(None) => drop(nix::sched::sched_yield()),
                 None => relax(&mut spins),
             }
@@ -121,7 +121,7 @@ impl Core {
 fn relax(spins: &mut u32) {
     *spins += 1;
     if spins.is_multiple_of(IDLE_ROUNDS_MAX) {
-        // The thread that holds the lock may need this core.
+        // The thread yields, because the thread that holds the lock may need this core.
         nix::sched::sched_yield().ok();
     } else {
         std::hint::spin_loop();
@@ -155,7 +155,7 @@ impl<S: FnMut() -> Time> Frames for Enduring<'_, S> {
     }
 }
 
-/// The regions of a port and the requests of waiting threads, as users of one round.
+/// Parts of a port that one round of receiving and sending needs: the regions and the requests of waiting threads.
 struct Regions<'a> {
     spaces: &'a mut Spaces,
     counter: &'a Counter,
@@ -217,7 +217,7 @@ impl Regions<'_> {
     }
 }
 
-/// State of the port that the lock protects.
+/// State of a port and its regions, which only the holder of the lock accesses.
 pub struct CoreState {
     port: Option<PortParts>,
     spaces: Spaces,
@@ -287,7 +287,8 @@ impl CoreState {
         }
     }
 
-    /// Runs a round for the keeper; returns whether another one may be useful.
+    /// Runs a round for the keeper (the thread that drives the port while no thread faults); returns whether another
+    /// round may be useful.
     pub fn round_of_keeper(&mut self) -> bool {
         let nobody = Counter::new();
         if let Some(PortParts { clock, .. }) = &mut self.port {
@@ -357,8 +358,8 @@ impl CoreState {
         engine.adopt(ready, clock.now())
     }
 
-    /// Moves the routes of the `bytes` bytes from `hpa` on to `parted`, so that the caller frees them without
-    /// the lock.
+    /// Moves the routes of the address range that begins at `hpa` and has `bytes` bytes into `parted`. The caller frees
+    /// them after it has released the lock.
     pub fn part(&mut self, hpa: u64, bytes: u64, parted: &mut Vec<Route>) {
         if let Some(PortParts { engine, .. }) = &mut self.port {
             engine.part(hpa, bytes, parted);

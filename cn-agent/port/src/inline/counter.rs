@@ -25,7 +25,7 @@ pub struct PageRequest {
     /// Number of the page in the region.
     pub page: u32,
     pub write: bool,
-    /// Whether the pager has the request.
+    /// Whether the request has been passed to the pager already.
     pub already_waiting: bool,
 }
 
@@ -75,8 +75,8 @@ impl Counter {
         Some(end)
     }
 
-    /// Passes all requests to `serve` and records the states that it returns; the lock must be held. Returns their
-    /// number.
+    /// Passes all requests to `serve`, and records the states that `serve` returns. Returns the number of requests. The
+    /// caller must hold the lock of the port.
     #[inline]
     pub fn each(&self, mut serve: impl FnMut(PageRequest) -> PageRequestState) -> usize {
         let mut wishes = 0;
@@ -107,7 +107,7 @@ impl Counter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageRequestState {
     Ended(PageRequestResult),
-    /// The pager has the request, and will end it.
+    /// The request was passed to the pager, and stays in its slot until a later call ends it.
     Told,
 }
 

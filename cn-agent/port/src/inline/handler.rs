@@ -38,7 +38,7 @@ static ENTRIES: [Entry; HANDLER_SLOTS] = [const {
     }
 }; HANDLER_SLOTS];
 
-/// Held while entries change; the handler never takes it.
+/// Lock that is held while entries of the table change. The signal handler never takes it.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// Ownership of an entry in the handler's table.
@@ -117,8 +117,8 @@ pub fn serve(fault: &Fault) -> bool {
         if !(start..end).contains(&address) {
             continue;
         }
-        // Counted before the core is read: `leave` then either waits for this handler or has removed the core
-        // already.
+        // The handler is counted before it reads the core, so `leave` either waits for this handler or has removed the
+        // core already.
         entry.inside.fetch_add(1, Ordering::SeqCst);
         let core = entry.core.load(Ordering::SeqCst);
         let mut served = false;

@@ -52,7 +52,7 @@ struct Interface {
 /// State of one interface; `None` while no region is mapped over it.
 type Slot = Mutex<Option<Interface>>;
 
-/// Interfaces by process, because a child does not own its parent's, and by compute node.
+/// Interfaces, by process id and compute node: a forked child does not own the interfaces of its parent.
 static INTERFACES: Mutex<BTreeMap<(u32, CnId), Arc<Slot>>> = Mutex::new(BTreeMap::new());
 
 /// A region's use of its interface, which ends when this is dropped.
@@ -75,8 +75,8 @@ fn lock(slot: &Slot) -> MutexGuard<'_, Option<Interface>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Attaches the region that `connect` names, over the interface of `connect`, which is opened for its first
-/// region. Returns the port, and the region's share of the interface.
+/// Attaches the region that `connect` names. Opens the interface of `connect` if this is the interface's first region.
+/// Returns the port, and the region's share of the interface.
 pub fn take(connect: &ConnectOptions) -> Result<(SharedPortRef, InterfaceShare), InlineError> {
     let own = cn_of(own_mac(&connect.link).map_err(ConnectError::from)?, &connect.link.interface)?;
     let slot = {
@@ -92,8 +92,8 @@ pub fn take(connect: &ConnectOptions) -> Result<(SharedPortRef, InterfaceShare),
         let interface = connect.link.interface.clone();
         return Err(ConnectError::OtherWay { interface, own }.into());
     }
-    // From here on, dropping the share on an error undoes the steps. The drop takes the lock, so the guard
-    // ends before.
+    // If a later step fails, dropping the share undoes the steps before. The drop takes the lock, so the guard has to
+    // be dropped before the share.
     let mut held = InterfaceShare {
         slot: Arc::clone(&slot),
         hpa: interface.next_hpa,
@@ -202,7 +202,7 @@ impl InterfaceShare {
         if interface.regions > 0 {
             return destroyed;
         }
-        // Dropped at the end, so that the node is deregistered after its sessions have ended.
+        // The compute node is dropped last, so that it is deregistered after its sessions have ended.
         let Some(Interface { shared, node: _node, .. }) = guard.take() else { return destroyed };
         destroyed.and(shared.into_port().and_then(|port| Ok(port.close()?)))
     }

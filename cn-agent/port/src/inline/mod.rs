@@ -119,7 +119,7 @@ pub enum InlineError {
     /// The port failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The mapping belongs to the parent process.
+    /// Returned in a child process after a fork; the parent may go on using the region.
     #[error("the region belongs to the parent process, which mapped it before the fork")]
     Inherited,
     /// Memory nodes did not take all dirty pages in time.

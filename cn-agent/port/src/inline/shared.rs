@@ -72,7 +72,7 @@ impl Drop for SharedPort {
 }
 
 impl SharedPortRef {
-    /// Takes over `port`, and drives it by a keeper thread from then on.
+    /// Takes over `port`, and starts a keeper thread that drives it between faults.
     ///
     /// # Errors
     /// [`InlineError::System`]: the thread cannot be started.
@@ -106,7 +106,7 @@ impl SharedPortRef {
         // SAFETY: `shared` is not dropped, and not used afterwards.
         let inner = ManuallyDrop::into_inner(unsafe { std::ptr::read(&shared.inner) });
         let core = Arc::clone(&Arc::try_unwrap(inner).map_err(|_| InlineError::InUse)?.core);
-        // The keeper has ended, so no other thread uses the core.
+        // The keeper thread has ended, so no other thread uses the port.
         core.with(CoreState::take_port).ok_or(InlineError::InUse)
     }
 
@@ -155,9 +155,9 @@ fn keep(core: &Core, stop: &AtomicBool, refusal: &Mutex<Option<String>>) {
     handler::block_signals();
     let mut idle = 0_u32;
     while !stop.load(Ordering::Acquire) {
-        // A thread that waits for its fault drives the port, so the keeper does not compete for the core.
+        // The keeper leaves the port to a thread that waits for a page, because that thread drives the port itself.
         let worked = !core.is_wanted() && core.with(CoreState::round_of_keeper);
-        // Computed without the lock, because faulting threads wait for it.
+        // The computation is done without the lock, for which faulting threads wait.
         while let Some((session, job)) = core.with(CoreState::handshake) {
             let mut done = Some(job.run());
             core.with(|state| done.take().into_iter().for_each(|done| state.handshake_done(session, done)));

@@ -31,7 +31,7 @@ pub struct Space {
     ended: Vec<FinishedTransfer>,
 }
 
-/// Buffers of the pager, as transfers access them.
+/// Gives transfers access to the pager's page buffers.
 struct PagerBuffers<'a>(&'a mut PageBuffers);
 
 impl BufferSource for PagerBuffers<'_> {
@@ -105,9 +105,9 @@ impl Space {
         use PageState::*;
         let access = match entry.state() {
             Lost => return PageRequestState::Ended(PageRequestResult::Lost),
-            // The pager has served the request, or dropped it because the page was evicted at once. Either way the
-            // request ends: the thread repeats its access, and faults again if necessary. Otherwise it might wait for
-            // ever.
+            // The pager has had the request before. If no fault is pending now, the pager has served the request, or
+            // has dropped it because the page was evicted at once. The request ends in both cases: the thread repeats
+            // its access, and faults again if necessary.
             _ if already_waiting => {
                 let waits = self.pager.has_pending_fault(mapping, page);
                 return if waits {
@@ -118,7 +118,7 @@ impl Space {
             }
             Absent | Fetching | Staged | Installing | Dropping | Zeroing => Access::Missing,
             Clean | Cleaning if write => Access::Protected,
-            // The page is not resident although its entry has such a state: the program has discarded it.
+            // The entry says that the page is resident, but the page is absent: the program has discarded it.
             Clean | Cleaning | Dirty if !self.memory.is_present(view, page) => Access::Missing,
             Clean | Cleaning => return PageRequestState::Ended(PageRequestResult::Served),
             Dirty => {
@@ -135,7 +135,7 @@ impl Space {
 #[derive(Default)]
 pub struct Spaces {
     places: [Option<Box<Space>>; SPACES_MAX],
-    /// Indices from here on are free: with few regions, few are scanned.
+    /// All indices from `end` on are free, so that with few regions only few indices are scanned.
     end: usize,
 }
 

@@ -126,7 +126,7 @@ impl ManagerAddress {
     }
 }
 
-/// Whether the kernel refused a connection to this user.
+/// Whether the kernel denied this user the connection to the manager's socket.
 fn is_denied(cause: Option<&Error>) -> bool {
     matches!(cause, Some(Error::Io(error)) if error.kind() == ErrorKind::PermissionDenied)
 }

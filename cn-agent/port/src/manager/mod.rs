@@ -2,8 +2,8 @@
 //! is loaded into any program, so it starts no runtime and no threads. The agent and the tools use the client of
 //! `cxloe-fabric` instead.
 //!
-//! With several managers, a call is sent to the leader: to the manager that another one names as leader, and to the
-//! next in the list if one does not answer. A call that changes something is never sent twice.
+//! With several managers, a call is sent to the leader. A manager that is not the leader redirects the call to it; if a
+//! manager does not answer, the next one in the list is tried. A call that changes something is never sent twice.
 
 mod address;
 mod socket;
@@ -246,7 +246,8 @@ impl Manager {
                         Unanswered::Because(reason) => reasons.push(reason),
                         scheme => other_scheme = Some(scheme),
                     }
-                    // The manager may have made the change, so the call is not sent to another one.
+                    // The manager may have made the change before the failure, so the call is not sent to another
+                    // manager.
                     if failure.is_sent && call.method != "GET" {
                         self.current.set((self.current.get() + 1) % count);
                         break;
@@ -254,7 +255,8 @@ impl Manager {
                 }
             }
         }
-        // Managers that answer without a leader explain the failure better than others that do not answer.
+        // The answer of a manager that there is no leader explains the failure better than the silence of other
+        // managers.
         leaderless.ok_or_else(|| other_scheme.unwrap_or_else(|| Unanswered::Because(reasons.join("; "))))
     }
 }

@@ -117,7 +117,7 @@ impl Sink for BatchSink<'_> {
 /// Result of an attempt to make the next request of a call.
 pub(super) enum NextRequest {
     Sent(PendingRequest),
-    /// The operation is done without a request.
+    /// The operation was completed at once, without a request to a memory node.
     Done,
     /// The call has no further operation.
     End,

@@ -75,7 +75,7 @@ pub unsafe extern "C" fn realloc(block: *mut u8, bytes: usize) -> *mut u8 {
     if boot::holds(block) {
         let moved = malloc(bytes);
         if !moved.is_null() {
-            // SAFETY: two blocks that have at least as many bytes as are copied.
+            // SAFETY: both blocks are live, and at least as long as the bytes that are copied.
             unsafe { moved.copy_from_nonoverlapping(block, boot::size(block).min(bytes)) };
         }
         return moved;

@@ -20,7 +20,7 @@ use super::{heap, mapping, rights, signals, threads};
 use crate::next_definition;
 use crate::stage::{LOCAL, STAGE};
 
-/// Function to jump to, or the result of the lookup, if that is known.
+/// The result of the lookup in `answer`; if that is null, `function` is the `dlsym` to jump to.
 #[repr(C)]
 struct LookupAnswer {
     function: *const c_void,

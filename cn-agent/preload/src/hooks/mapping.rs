@@ -17,7 +17,7 @@ macro_rules! interposed {
         /// As for the function of the C library.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            // SAFETY: as the caller states.
+            // SAFETY: the caller fulfils the requirements of the C library's function, which are the same.
             unsafe { mapping::$inner($($argument),*) }
         }
     )*};
@@ -42,7 +42,7 @@ interposed! {
     mprotect = mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int,
     /// Announces a discard of pages of the window to the agent, and passes hints on.
     madvise = madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int,
-    /// Handles each range as `madvise` does, if the process is this one.
+    /// Handles each range as `madvise` does, if `process` refers to the calling process.
     process_madvise = process_madvise(
         process: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint
     ) -> isize,
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: usize, flags: c_i
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
     match source() {
         MemorySource::Remote(_) => cannot_lock(),
-        // SAFETY: plain values.
+        // SAFETY: the call takes only an integer.
         _ => unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int },
     }
 }

@@ -47,7 +47,7 @@ followed! {
 /// `head` and `data` point to a header and to as many sets as the header's version has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn capset(head: *mut c_void, data: *const c_void) -> c_int {
-    // SAFETY: the kernel reads a header and sets that are there.
+    // SAFETY: the caller passes a valid header and as many sets of capabilities as it requires.
     followed(unsafe { libc::syscall(libc::SYS_capset, head, data) as c_int })
 }
 
@@ -62,13 +62,13 @@ fn tried(act: impl Fn() -> c_int) -> c_int {
 /// Stops the helpers for flags that the kernel permits only to processes of one thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn unshare(flags: c_int) -> c_int {
-    // SAFETY: plain values.
+    // SAFETY: the call takes only an integer.
     tried(|| unsafe { libc::syscall(libc::SYS_unshare, flags) as c_int })
 }
 
 /// Stops the helpers for namespaces that the kernel permits only to processes of one thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int {
-    // SAFETY: plain values.
+    // SAFETY: the call takes only integers.
     tried(|| unsafe { libc::syscall(libc::SYS_setns, descriptor, kind) as c_int })
 }

@@ -22,7 +22,7 @@ pub unsafe extern "C" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     next_definition::find_if_needed();
-    // SAFETY: as the caller states.
+    // SAFETY: the caller fulfils the requirements of the C library's function, which are the same.
     unsafe {
         if !traps::are_installed() {
             return next_definition::sigaction(signal, new, old);
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn sigaction(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     next_definition::find_if_needed();
-    // SAFETY: as the caller states.
+    // SAFETY: the caller fulfils the requirements of the C library's function, which are the same.
     unsafe {
         if signal != libc::SIGSYS || !traps::are_installed() {
             return next_definition::signal(signal, handler);
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn sigprocmask(
     old: *mut libc::sigset_t,
 ) -> c_int {
     next_definition::find_if_needed();
-    // SAFETY: as the caller states.
+    // SAFETY: the caller fulfils the requirements of the C library's function, which are the same.
     unsafe { without_ours(how, set, |set| next_definition::sigprocmask(how, set, old)) }
 }
 
@@ -108,6 +108,6 @@ pub unsafe extern "C" fn pthread_sigmask(
     old: *mut libc::sigset_t,
 ) -> c_int {
     next_definition::find_if_needed();
-    // SAFETY: as the caller states.
+    // SAFETY: the caller fulfils the requirements of the C library's function, which are the same.
     unsafe { without_ours(how, set, |set| next_definition::pthread_sigmask(how, set, old)) }
 }

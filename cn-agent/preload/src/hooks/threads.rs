@@ -39,12 +39,13 @@ pub unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     next_definition::find_if_needed();
-    // SAFETY: as the caller states; the block is of the size and alignment of what is written.
+    // SAFETY: the caller fulfils the requirements of the C library's function; the new block has the size and alignment
+    // of a `ThreadStart`.
     unsafe {
         if STAGE.load(Acquire) != REMOTE {
             return next_definition::pthread_create(thread, attributes, function, argument);
         }
-        // Not from the window: the new thread frees the block by the next allocator.
+        // The block must not come from the window, because the new thread frees it with the next allocator.
         let start = next_definition::malloc(size_of::<ThreadStart>()).cast::<ThreadStart>();
         if start.is_null() {
             return libc::EAGAIN;
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn pthread_create(
 /// `start` is a block that `pthread_create` here has written.
 unsafe extern "C" fn prepare(start: *mut ThreadStart) -> ThreadStart {
     robust_locks::watch_thread();
-    // SAFETY: as the caller states.
+    // SAFETY: the caller passes a block that `pthread_create` wrote, and that is used only here.
     unsafe {
         let what = start.read();
         next_definition::free(start.cast());
@@ -70,7 +71,7 @@ unsafe extern "C" fn prepare(start: *mut ThreadStart) -> ThreadStart {
     }
 }
 
-/// First function of a thread.
+/// Function in which a new thread begins: it calls `prepare`, and jumps to the program's function.
 #[unsafe(naked)]
 extern "C" fn begin(start: *mut c_void) -> *mut c_void {
     #[cfg(target_arch = "x86_64")]

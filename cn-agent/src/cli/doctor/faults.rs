@@ -1,5 +1,5 @@
-//! Checks whether programs can map remote memory: the kernel's support of userfaultfd, and the agent's rights
-//! over other users' programs. Line reads and writes need neither.
+//! Checks whether programs can map remote memory: the kernel's support of userfaultfd, and the agent's rights over
+//! other users' programs. Reads and writes of lines through a port need neither of the two.
 
 use cxloe_cn_core::mapped::MappingKind;
 use cxloe_daemon::doctor::permissions::{Process, SYS_PTRACE};

@@ -1,5 +1,5 @@
-//! `cn-agent doctor`: checks whether this machine is ready for an agent with these options, whether one runs, and
-//! whether the memory nodes answer. Facts are collected here and assessed by functions without I/O.
+//! `cn-agent doctor`: checks whether this machine is ready for an agent with the given options, whether an agent runs,
+//! and whether the memory nodes answer. Facts are collected here and assessed by functions without I/O.
 
 mod faults;
 mod peers;

@@ -1,7 +1,7 @@
-//! Checks of the memory nodes: their state at the manager, and whether they answer frames. If an agent runs,
-//! its sessions show the answers. Otherwise the check opens a session with each memory node, by packet rings
-//! or over UDP, and closes it at once. A memory node that still serves an agent with this address refuses the
-//! session, which is an answer, too.
+//! Checks of the memory nodes: their state at the manager, and whether they answer frames. If an agent runs, its
+//! sessions show the answers. Otherwise the check opens a session with each memory node, by packet rings or over UDP,
+//! and closes it at once. A memory node that still serves an agent with this address refuses the session; the refusal
+//! shows that it answers.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ impl PeerAnswer {
                 "both have to be on one Ethernet segment (frames pass no router) and use the same EtherType; look for \
                  frames on both sides: tcpdump -e -i INTERFACE ether proto 0x88b5",
             ),
-            // Over UDP a healthy memory node ignores a compute node that has no memory there.
+            // Only a warning: over UDP, a healthy memory node ignores a compute node that has no memory on it.
             CallOutcome::SilentOverUdp => Check::warn(
                 group,
                 name,
@@ -191,7 +191,7 @@ fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec
         PeerAnswer { node: node.clone(), outcome }
     });
     let answers = answers.collect();
-    // An error of closing is ignored: nothing was modified, and a memory node drops a silent session.
+    // An error is ignored: nothing was modified, and a memory node drops a session from which no frames arrive.
     drop(port.close());
     Ok(answers)
 }

@@ -32,12 +32,12 @@ use crate::cli::failure::of_agent;
 
 /// Maximum wait for the first message of a source that has connected.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Maximum wait for the thread of an arrival once QEMU has ended.
+/// Maximum wait for the thread that receives the machine, after QEMU has ended.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 /// Base of the exit code after a signal that ended the wait; the signal's number is added, as in shells.
 const SIGNAL_CODE: i32 = 128;
 
-/// Listening socket for sources, by TCP or on this machine.
+/// Listening socket, TCP or Unix, to which the source of a machine connects.
 enum Listener {
     Tcp(TcpListener),
     Unix(Bound),
@@ -219,7 +219,8 @@ fn receive(
             control::serve(&machine, &place, &stopped);
         }
     };
-    // The session has blocked signals in this thread, and the new thread inherits that.
+    // Signals are blocked in this thread while the session lasts. The new thread inherits the mask, so it gets no
+    // signals.
     let thread = thread::Builder::new().name("vm-arrival".into()).spawn(body).map_err(Failure::failed)?;
     let over = started.session.supervise().map_err(Failure::failed)?;
     stop.store(true, Ordering::Relaxed);

@@ -27,9 +27,10 @@ use super::{Connect, MachineArgs};
 const LOOK_MS: u8 = 50;
 /// Maximum length of a request in bytes.
 const REQUEST_MAX: u64 = 64 << 10;
-/// Maximum silence of a requester, since requests are served one at a time.
+/// Maximum time for a requester to send its request. Requests are served one at a time, so a silent requester delays
+/// the others.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Maximum wait for a move in progress when the machine has ended.
+/// Maximum wait for a move in progress after the machine has ended.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// Request of `cn-agent vm move`, as one line of JSON.
@@ -39,7 +40,7 @@ pub struct MoveRequest {
     pub to: String,
     /// Secret that both compute nodes have, as text.
     pub ticket: String,
-    /// Whether to compare the two compute nodes only, without a move.
+    /// Whether the two compute nodes are only compared, and nothing is moved.
     pub dry_run: bool,
     /// URL of the manager that hands the region over.
     pub manager: String,
@@ -59,7 +60,7 @@ pub enum MoveProgress {
         outcome: String,
         /// Reason, if the machine did not move or it is unknown whether it runs.
         reason: Option<String>,
-        /// Name of the target compute node, once it is known.
+        /// Name of the target compute node; `None` if the move ended before it was known.
         target: Option<String>,
         /// Time in microseconds from QEMU's stop of the guest to the target's report that the guest runs.
         stopped_us: Option<u64>,
@@ -102,7 +103,7 @@ impl Control {
         Control { stop, thread: thread.ok() }
     }
 
-    /// Ends the thread, after a move in progress has reported its outcome.
+    /// Ends the thread. If a move is in progress, waits up to [`FINISH_MAX`] for its outcome.
     pub fn finish(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return };
@@ -160,7 +161,7 @@ fn answer(machine: &MovableMachine, stream: UnixStream) -> io::Result<()> {
     let said = Mutex::new(stream.try_clone()?);
     let say = |progress: &MoveProgress| {
         let line = format!("{}\n", serde_json::to_string(progress).unwrap_or_default());
-        // An error is ignored: the requester may have ended, which the watcher notices.
+        // An error is ignored: if the requester has ended, the watcher thread notices that and cancels the move.
         let _ = said.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
     };
     let departure = Departure::new(machine, order, &mut manager, &cancelled);

@@ -1,5 +1,5 @@
-//! Client of the manager for the move of a virtual machine: hands the machine's region to another compute
-//! node, or stops that.
+//! Client of the manager for the move of a virtual machine: orders that the machine's region be handed over to another
+//! compute node, or that the hand-over be stopped.
 
 use std::time::Duration;
 

@@ -146,7 +146,8 @@ pub fn vm(args: VmArgs) -> Result<(), Failure> {
 
 fn run(args: &MachineArgs) -> Result<(), Failure> {
     let name = args.command.first().ok_or_else(|| Failure::usage("no command is named"))?;
-    // A monitor that does not load the library would silently run without remote memory.
+    // Fails if the monitor is a program that cannot load the library: it would run without remote memory, and report no
+    // error.
     program::find(name, std::env::var_os("PATH").as_deref()).map_err(of_program)?;
     let not_found = |error: &dyn ToString| Failure::new(Exit::NotFound, error.to_string());
     let library = match &args.preload {

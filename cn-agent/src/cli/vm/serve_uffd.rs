@@ -142,8 +142,8 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
     let Some(machine) = next_machine(&socket, room, stop) else { return Ok(MachineEnd::Ended) };
     // Only one machine is served, so no other monitor may connect.
     drop(socket);
-    // The guard starts before any connection to the agent exists: its process would inherit the connection
-    // and keep it open.
+    // The guard is started before this process connects to the agent: otherwise the guard's process would inherit the
+    // connection and keep it open.
     let guard = Guard::post(&machine.process).map_err(Failure::failed)?;
     let source = MemorySource { agent: path, space: owner.space(), wait: args.wait.0 };
     let exit_reason = Arc::new(Mutex::new(None));
@@ -189,14 +189,15 @@ fn watch(
     loop {
         let over = ends(machine);
         if over {
-            // Gives the serving threads time to report a reason, which may also be why the machine ends.
+            // A serving thread may be about to report why the machine has ended, so this waits for the report.
             thread::sleep(Duration::from_millis(LOOK_MS.into()));
         }
         match first(exit_reason).take() {
             Some(ExitReason::Lost(Pages { first, count })) => {
                 error!(first, count, "pages of the machine's memory are lost; the machine is ended")
             }
-            // The agent drops a process without memory a moment before the process itself has ended.
+            // Not an error: when a process ends, its memory is gone a moment before the process, and the agent then
+            // drops the machine.
             Some(ExitReason::Abandoned(_)) if over || ends(machine) => {
                 info!(pid = machine.pid, "the machine has ended");
                 return MachineEnd::Ended;
@@ -210,8 +211,8 @@ fn watch(
             }
             None if stop.load(Ordering::Relaxed) => warn!("asked to stop; the machine is ended"),
             None => {
-                // While this connection is open, no other owner can claim the region. After a restart of the
-                // agent it is opened again; an error is ignored, because the next round tries once more.
+                // While this connection is open, no other owner can claim the region. If the agent was restarted, a
+                // connection to the new agent is opened; an error is ignored, because the next round tries again.
                 if has_hung_up(owner.as_fd()) {
                     let _ = owner.resume();
                 }

@@ -35,7 +35,7 @@ impl Waker {
 
     /// Ends the present sleep or, if the sleeper is awake, the next one.
     pub fn wake(&self) {
-        // Fails only if the counter is full, and then the sleeper is woken anyway.
+        // Fails only if the counter is full; a full counter wakes the sleeper, too.
         let _ = self.0.write(1);
     }
 
@@ -58,15 +58,17 @@ pub struct Sleeper {
     places: Vec<WatchedDescriptor>,
     way: SleepCall,
     waker: Waker,
-    /// Number of times that the link was opened: a reopened link may have a descriptor of the same number.
+    /// Number of times that the link was opened. It shows that a link was reopened even if the new descriptor has the
+    /// same number.
     opening: u32,
-    /// Whether the waker ended the last sleep.
+    /// Whether a waker was used during the last sleep or before it.
     rung: bool,
 }
 
 /// System call by which the sleeper sleeps.
 enum SleepCall {
-    /// Not determined yet: the sleeping thread does that, since no other thread may use its ring.
+    /// Not determined yet. Only the sleeping thread may use an io_uring, so that thread determines the call when it
+    /// first sleeps.
     Unknown,
     Ring(Box<Ring>),
     Poll {
@@ -96,7 +98,7 @@ impl Sleeper {
         Sleeper { places, way: SleepCall::Unknown, waker, opening: 0, rung: false }
     }
 
-    /// Name of the system call for sleeping, once it is determined: `io_uring`, or `ppoll` and the reason.
+    /// Name of the system call for sleeping: `io_uring`, or `ppoll` and the reason; empty before the first sleep.
     pub fn sleep_call(&self) -> String {
         match &self.way {
             SleepCall::Unknown => String::new(),
@@ -167,7 +169,7 @@ impl Sleeper {
         self.places[FIXED..].iter().any(|place| place.has != 0)
     }
 
-    /// Whether the waker ended the last sleep, or was rung before it.
+    /// Whether a waker ended the last sleep, or was used before that sleep began.
     pub fn was_rung(&self) -> bool {
         self.rung
     }

@@ -1,10 +1,9 @@
-//! Sleeping by io_uring. Each descriptor is submitted once and stays submitted until it is ready. The cost of
-//! a sleep depends on the number of descriptors that became ready, not on the number watched. A descriptor
-//! that becomes ready while the thread works is queued once, without an interruption, and returned by the
-//! next sleep.
+//! Sleeping by io_uring. Each descriptor is submitted once and stays submitted until it is ready. The cost of a sleep
+//! depends on the number of descriptors that became ready, not on the number watched. A descriptor that becomes ready
+//! while the thread works is queued once, without an interruption, and returned by the next sleep.
 //!
-//! A submission keeps its file open. Before a descriptor is closed, [`forget`](Ring::forget) must be called
-//! or the socket be shut down.
+//! A submission keeps its file open. Therefore, before a descriptor is closed, [`forget`](Ring::forget) must be called,
+//! or the socket must be shut down.
 
 #![expect(unsafe_code, reason = "io_uring may access the memory that submissions refer to")]
 
@@ -29,7 +28,8 @@ pub(super) struct Ring {
     ring: IoUring,
     /// Indices of descriptors that are not submitted; the next sleep submits them.
     idle: Vec<u32>,
-    /// Number of cancellations, by which completions of earlier submissions are recognised and ignored.
+    /// Number of cancellations so far. Each submission carries it, so that late completions of cancelled submissions
+    /// are ignored.
     generation: u32,
 }
 
@@ -82,14 +82,14 @@ impl Ring {
         match slept {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // Time-outs, signals and a full queue of completions end a sleep without a fault.
+                // Time-outs, signals and a full queue of completions end a sleep, but are not errors.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },
         }
     }
 
-    /// Cancels all submissions; from now on there are `places` descriptors.
+    /// Cancels all submissions, and sets the number of descriptors to `places`.
     pub fn forget(&mut self, places: usize) {
         self.release();
         self.generation = self.generation.wrapping_add(1);
@@ -101,7 +101,8 @@ impl Ring {
         let all = CancelBuilder::any();
         // Fails if no descriptor was submitted, and then there is nothing to cancel.
         let _ = self.ring.submitter().register_sync_cancel(Some(CANCEL_MAX.into()), all);
-        // The kernel releases files when completions are delivered, which happens on request, some at a time.
+        // The kernel releases the files of cancelled submissions only when it delivers their completions: on request,
+        // some at a time.
         loop {
             // SAFETY: the call submits nothing and refers to no memory.
             let asked = unsafe { self.ring.submitter().enter::<()>(0, 0, GETEVENTS, None) };
@@ -114,8 +115,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Without this, the kernel would release the files later, and a reopened queue of the interface would be busy
-        // until then.
+        // Otherwise the kernel would release the files some time later, and a queue of the interface that is reopened
+        // at once would still be busy.
         self.release();
     }
 }

@@ -54,7 +54,8 @@ impl EngineUsers {
                 let Attachment { region: now, hpa, .. } = region;
                 self.waiting_moves.remove(hpa);
                 engine.end_drain(hpa);
-                // If the region is being drained, detaches both the former region and its growth since then.
+                // If the region is being drained, both descriptions of it are detached: that from the start of the
+                // drain, and the present one, which may be larger.
                 for region in drains.forget(hpa).map(|before| before.region).iter().chain([&now]) {
                     self.station.detach(engine, region, hpa);
                 }
@@ -84,7 +85,8 @@ impl EngineUsers {
         }
     }
 
-    /// Keeps a region attached whose move was stopped while programs mapped it.
+    /// Keeps a region attached that was to move to another node: the move was stopped while programs still mapped the
+    /// region.
     fn stay(&mut self, before: &Attachment, region: &Attachment, engine: &mut Engine, now: Time) {
         tracing::info!(region = %region.region.name, "region stays attached");
         self.extend(region, before.region.size, engine, now);
@@ -93,7 +95,7 @@ impl EngineUsers {
         }
     }
 
-    /// Releases regions that are to move to another node and that no program maps any more.
+    /// Begins to release regions that are to move to another node and that programs have unmapped meanwhile.
     #[cold]
     pub fn release_unmapped(&mut self, engine: &mut Engine, now: Time) {
         let spaces = &self.spaces;
@@ -135,8 +137,8 @@ impl EngineUsers {
         }
     }
 
-    /// Continues to drain regions that are to be detached. Reports a region when its lines are written back,
-    /// or attaches the region again if that was ordered meanwhile.
+    /// Continues to drain regions (to write back their lines) that are to be detached. Reports a region when that is
+    /// done, or attaches it again if an order to attach it came meanwhile.
     #[cold]
     pub fn advance_drains(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) {
         let wait_limit = self.station.timing.dead_after;

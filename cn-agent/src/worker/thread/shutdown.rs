@@ -1,4 +1,4 @@
-//! The worker's end, in order: dirty lines are written back, sessions ended, then ports closed with the worker.
+//! The worker's end, in order: dirty lines are written back, sessions are ended, and the clients' ports are closed.
 
 use std::time::Duration;
 
@@ -48,7 +48,8 @@ impl Worker {
     pub(super) fn finish(&mut self) -> Result<(), LinkError> {
         self.users.ends = true;
         self.write_back()?;
-        // Mapped pages stay in the memory of programs, and their state in the shared states, until a successor comes.
+        // Mapped pages stay in the memory of programs until another agent takes over. Their state stays in memory that
+        // the programs share with the agent.
         self.users.spaces.notify_shutdown();
         if self.engine.stranded() == 0 && self.engine.in_flight() == 0 {
             self.results.settle();

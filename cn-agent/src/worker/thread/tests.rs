@@ -1,4 +1,4 @@
-//! Tests of the worker over a link on which no frame arrives, and which records the worker's calls.
+//! Tests of the worker over a link that delivers no frames and records the worker's calls.
 
 use std::os::fd::RawFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -76,7 +76,8 @@ impl Link for SilentLink {
     }
 }
 
-/// Starts a worker that sleeps whenever it can; returns also a sender of activities and their receiver.
+/// Starts a worker that sleeps whenever it can. Also returns the receiver of the worker's activities, and a sender for
+/// activities that tests add.
 fn start() -> (WorkerHandle, Sender<WorkerActivity>, Receiver<WorkerActivity>) {
     let (sender, seen) = channel();
     let info = LinkInfo {
@@ -113,13 +114,13 @@ fn start() -> (WorkerHandle, Sender<WorkerActivity>, Receiver<WorkerActivity>) {
     (worker, sender, seen)
 }
 
-/// Tests that a round follows each order before the worker sleeps: an order may begin a transfer, and no
-/// event would end the sleep for that.
+/// Tests that the worker runs a round after each order before it sleeps. An order may begin a transfer, and the worker
+/// must not sleep before the transfer is handled: no event would wake it.
 #[test]
 fn a_round_follows_each_order_before_any_sleep() {
     let (worker, sender, seen) = start();
     for _ in 0..3 {
-        // After this activity the worker sleeps, or is about to.
+        // After this activity the worker is asleep, or about to sleep.
         while seen.recv_timeout(LONG).unwrap() != WorkerActivity::Sleep {}
         let sender = sender.clone();
         let order = PagingOrder(Box::new(move |_| {

@@ -28,13 +28,13 @@ pub(super) struct EngineUsers {
     pub drains: Drains,
     /// Regions that are to move to another node, but that programs still map.
     pub waiting_moves: WaitingMoves,
-    /// Sender of the tickets of drained regions to control.
+    /// Sends the ticket of an order to drain a region, when all of the region's lines are written back.
     pub sender: Sender<u64>,
     /// Common parameters of the sessions.
     pub station: SessionSettings,
     /// Whether the worker is ending; then nothing is submitted any more.
     pub ends: bool,
-    /// Whether an operation of a client waits for room in the engine.
+    /// Whether a client's operation waits because the engine had no room for it.
     refused: bool,
     /// Whether an awake client on this thread's CPU got completions in the last round.
     woke_client: bool,
@@ -77,7 +77,7 @@ impl EngineUsers {
         }
     }
 
-    /// State that limits the duration of a sleep.
+    /// Conditions that limit the next sleep: timers, computations and unsent frames.
     pub fn pending(&self, engine: &Engine, unsent: bool) -> Pending {
         let deadline = engine.deadline();
         Pending {

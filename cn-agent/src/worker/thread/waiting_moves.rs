@@ -1,11 +1,11 @@
-//! Regions that are to move to another compute node while programs of this one map them. Pages that programs
-//! have changed are still in the programs' memory. Such a region is therefore released once all programs have
-//! unmapped it, which writes the changed pages back.
+//! Regions that are to move to another compute node while programs of this one map them. Pages that programs have
+//! changed are still in the programs' memory. Such a region is therefore released after all programs have unmapped it,
+//! because unmapping writes the changed pages back.
 
 use cxloe_cn_core::attachments::Attachment;
 use cxloe_fabric::model::Region;
 
-/// The regions, each with the ticket that reports the end of its drain.
+/// The regions, each with its ticket: the number that is reported when the region's lines are written back.
 #[derive(Default)]
 pub struct WaitingMoves(Vec<(Attachment, u64)>);
 

@@ -274,7 +274,7 @@ impl SealedReceiver {
 
     /// # Errors
     /// The kernel's error, also for silence and for the end of the connection; [`io::ErrorKind::InvalidData`] for
-    /// anything but such a message.
+    /// anything but a message of the type `T`.
     pub fn message<T: DeserializeOwned>(&mut self, limit: Duration) -> io::Result<T> {
         self.stream.set_read_limit(Some(limit))?;
         let message = match self.record()? {

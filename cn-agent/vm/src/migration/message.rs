@@ -20,7 +20,7 @@ pub enum SourceMessage {
         /// Size of the region in bytes.
         bytes: u64,
     },
-    /// The guest is stopped: from now on the target has to accept all state that QEMU sends.
+    /// The guest is stopped. From this message on, the target accepts any amount of state without delay.
     Stopped,
     /// QEMU has sent all of its state.
     End {
@@ -56,7 +56,8 @@ pub enum TargetMessage {
         /// Length of the state in bytes.
         bytes: u64,
     },
-    /// The target has all notes: the machine continues as soon as its region is attached there.
+    /// The target has received all notes on pages. The machine continues there as soon as the target's agent has
+    /// attached the region.
     Waiting,
     /// The guest runs at the target.
     Arrived,

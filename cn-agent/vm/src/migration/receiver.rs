@@ -30,7 +30,7 @@ const LOOK_MS: u64 = 500;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval of messages to the user during a long wait.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum time for QEMU to load its state once the agent serves the memory.
+/// Maximum time for QEMU to load its state after the agent has begun to serve the memory.
 const LOAD_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of pages in one request to the agent.
 const NOTES_MAX: usize = 2000;
@@ -42,13 +42,14 @@ enum SourceEvent {
     Gone,
 }
 
-/// Received state that is not passed to QEMU yet. QEMU stops reading while it waits for an absent page of
-/// guest memory, but messages behind the state have to be read meanwhile.
+/// Received state that has not been passed to QEMU yet. QEMU stops reading when it waits for an absent page of guest
+/// memory; the queue lets this process read the messages behind the state meanwhile.
 #[derive(Default)]
 struct StateQueue {
     parts: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Whether the guest is stopped: then the queue accepts any amount, so that messages behind it are read.
+    /// Whether the queue accepts any amount of state, so that the messages behind the state are read. Set when the
+    /// guest is stopped.
     unlimited: bool,
     ended: bool,
 }
@@ -264,7 +265,8 @@ impl<'a> Arrival<'a> {
                 Ok(()) => return Ok(()),
                 // The region is not attached at this compute node yet.
                 Err(ClientError::Refused { reason: RefusalReason::NoRegion(_), .. }) => {}
-                // A successor of the agent takes the memory over.
+                // The agent has ended or was replaced; another attempt is made, because a new agent takes over the
+                // memory.
                 Err(ClientError::AgentGone(_) | ClientError::NoAgent { .. } | ClientError::Silent { .. }) => {
                     thread::sleep(wait);
                 }
@@ -299,11 +301,11 @@ impl<'a> Arrival<'a> {
     fn run_guest(&mut self) -> StepResult {
         let mut qmp = self.machine.qmp();
         qmp.execute("cont", json!({})).map_err(failed)?;
-        // Ignored: the machine runs here even if the source does not get this message.
+        // An error is ignored: the machine runs here even if the source does not receive this message.
         let _ = self.sender.message(&TargetMessage::Arrived);
-        // The network learns from these frames that the guest is reached here.
+        // QEMU sends frames from the guest's address, by which switches learn the guest's new location.
         let rounds = json!({ "initial": 50, "max": 550, "rounds": 5, "step": 100 });
-        // Ignored: machines without a network card have nothing to announce.
+        // An error is ignored: a machine without a network card has nothing to announce.
         let _ = qmp.execute("announce-self", rounds);
         Ok(())
     }
@@ -321,7 +323,7 @@ impl<'a> Arrival<'a> {
 fn pass_on(queue: &SharedQueue, mut to: UnixStream) {
     while let Some(part) = queue.pop() {
         if to.write_all(&part).is_err() {
-            // QEMU itself reports why it stopped reading. The rest of the state is accepted and dropped.
+            // Only drops the rest of the state: QEMU's status shows the reason why it has stopped reading.
             queue.set(|queue| queue.unlimited = true);
         }
     }

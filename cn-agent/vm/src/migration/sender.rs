@@ -98,14 +98,14 @@ impl MoveAddress {
 
 /// Requests of a move to the manager. Compute nodes are named by their CN ids.
 pub trait RegionManager {
-    /// Orders that the region be given to `to`, and waits a bounded time for that; returns its owner, and whether a
-    /// hand-over is under way.
+    /// Orders the hand-over of the region to the compute node `to`, and waits a bounded time for it. Returns the
+    /// region's owner, and whether a hand-over is still in progress.
     ///
     /// # Errors
     /// The reason why the manager has not answered, or has refused; the order may have been carried out.
     fn hand_over(&mut self, region: &str, to: &str) -> Result<(String, bool), String>;
 
-    /// Stops a hand-over; returns the region's owner, and whether a hand-over is under way.
+    /// Stops a hand-over. Returns the region's owner, and whether a hand-over is still in progress.
     ///
     /// # Errors
     /// As for [`hand_over`](Self::hand_over).
@@ -119,13 +119,13 @@ pub struct MoveOrder {
     pub ticket: Ticket,
     /// Random bytes for the connection's keys.
     pub ephemeral: [u8; 32],
-    /// Whether the two machines are only compared, and nothing is moved.
+    /// Whether the machines at source and target are only compared, and nothing is moved.
     pub dry_run: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveReport {
-    /// Name of the compute node to which the machine moves, once it is known.
+    /// Name of the compute node to which the machine moves; `None` if the move ended before it was known.
     pub target: Option<String>,
     /// Time that the guest was stopped, in microseconds: from QEMU's report of the stop to the target's
     /// report that the guest runs.
@@ -223,7 +223,7 @@ impl<'a> Departure<'a> {
                 let answer = self.manager.hand_over(&self.machine.region, &to);
                 StepOutcome::Owner(self.owner(answer))
             }
-            // Repeated until the manager's answer is clear, so each attempt begins with a pause.
+            // This step is repeated until the manager's answer is clear, so it begins with a pause.
             SourceStep::Settle => {
                 thread::sleep(ASK_INTERVAL);
                 let answer = self.manager.stop(&self.machine.region);
@@ -366,7 +366,7 @@ impl<'a> Departure<'a> {
             qmp.forget_statuses();
             qmp.set_capabilities(&[
                 ("events", true),
-                // Shared memory, which the region is, is not sent.
+                // QEMU then sends no shared memory; the region is shared memory.
                 ("x-ignore-shared", true),
                 // QEMU stops the guest and waits in `pre-switchover` until `migrate-continue`.
                 ("pause-before-switchover", true),
@@ -377,7 +377,7 @@ impl<'a> Departure<'a> {
                 .map_err(|error| failed(&error))?;
             qmp.give(STATE_FD, of_qemu.as_fd()).map_err(|error| failed(&error))?;
         }
-        // QEMU has a duplicate of this descriptor. The relay reaches the end of the state only when all
+        // QEMU has a duplicate of this descriptor. The relay thread finds the end of the state only after all
         // duplicates are closed.
         drop(of_qemu);
         let peer = self.peer.as_ref().ok_or("there is no connection to the target")?;

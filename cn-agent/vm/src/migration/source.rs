@@ -12,10 +12,10 @@
 //!    Stayed
 //! ```
 //!
-//! The guest runs at the source or at the target, never at both, because each lets it run only while the
-//! manager has given it the region: the source until it has ordered the hand-over, and again if the manager
-//! reports that the order was not carried out; the target once its agent has attached the region. All of
-//! QEMU's state and all notes are at the target before the order, so the source may end in any way after it.
+//! The guest runs at the source or at the target, never at both, because each side lets the guest run only while its
+//! compute node owns the region: the source until it has ordered the hand-over, and again if the manager reports that
+//! the order was not carried out; the target after its agent has attached the region. All of QEMU's state and all notes
+//! on pages are at the target before the order, so the source may end in any way after the order.
 
 /// Owner of the region, as the manager reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +35,12 @@ pub enum SourceStep {
     Connect,
     /// Have the agent write dirty pages back while the guest runs.
     WriteBack,
-    /// Have QEMU send its state until only that of the stopped guest is left.
+    /// Have QEMU send the part of its state that can be sent while the guest runs, and then stop the guest.
     Migrate,
     /// Have QEMU send the rest; wait until the target has all of it.
     SendState,
-    /// Have the agent suspend the guest's memory, and send its notes of pages; wait until the target has
-    /// them.
+    /// Have the agent suspend the guest's memory, and send the agent's notes on pages to the target; wait until the
+    /// target has them.
     Suspend,
     /// Order the hand-over of the region from the manager.
     Order,
@@ -69,7 +69,7 @@ pub enum StepOutcome {
     Failed(String),
     /// Answer of the manager.
     Owner(RegionOwner),
-    /// The target's QEMU has ended without the guest having run there.
+    /// QEMU has ended at the target, and the guest has not run there.
     FailedThere(String),
 }
 
@@ -95,7 +95,7 @@ pub struct SourceMove {
     next: Option<SourceStep>,
     /// Reason why the machine stays.
     reason: Option<String>,
-    /// Whether QEMU has begun to migrate, so that it has to be cancelled, and the guest may be stopped.
+    /// Whether QEMU has begun to migrate: then the migration has to be cancelled, and the guest may be stopped.
     migrating: bool,
     /// Whether the agent may have suspended the memory.
     suspended: bool,
@@ -115,12 +115,12 @@ impl SourceMove {
         }
     }
 
-    /// The step to be carried out; `None` once the move has ended.
+    /// The step to be carried out; `None` after the end of the move.
     pub fn step(&self) -> Option<&SourceStep> {
         self.next.as_ref()
     }
 
-    /// End of the move, once there is no further step.
+    /// The outcome of the move; `None` while there is a further step.
     pub fn end(&self) -> Option<&SourceEnd> {
         self.end.as_ref()
     }
@@ -160,7 +160,7 @@ impl SourceMove {
             (Step::Order | Step::Settle, Outcome::Owner(RegionOwner::Here)) => {
                 self.undo("the manager did not hand the region over".to_owned())
             }
-            // An order may have been carried out even if its answer is missing: only the manager can tell.
+            // An order without an answer may have been carried out, so the manager is asked for the region's owner.
             (Step::Order | Step::Settle, _) => Some(Step::Settle),
             (Step::AwaitRunning, Outcome::FailedThere(reason)) => {
                 self.reason = Some(reason);
@@ -199,7 +199,7 @@ impl SourceMove {
         };
     }
 
-    /// Next step that undoes the move; `reason` is recorded unless an earlier reason is.
+    /// Returns the next step that undoes the move. Records `reason`, unless an earlier reason is recorded.
     fn undo(&mut self, reason: String) -> Option<SourceStep> {
         let reason = self.reason.get_or_insert(reason).clone();
         if self.suspended {
@@ -212,7 +212,7 @@ impl SourceMove {
         Some(SourceStep::Abort(reason))
     }
 
-    /// Adds a failure during the undoing to the reason.
+    /// Appends a failure of an undoing step to the recorded reason.
     fn note(&mut self, outcome: StepOutcome) {
         if let (StepOutcome::Failed(more), Some(reason)) = (outcome, &mut self.reason) {
             *reason = format!("{reason}; {more}");

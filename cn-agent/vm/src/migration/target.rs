@@ -8,9 +8,9 @@
 //!   EndMachine --> Gone                                  EndMachine --> Gone
 //! ```
 //!
-//! Once the target has all of the state and all notes, the loss of the connection changes nothing: the region
-//! may be given to this compute node at any moment, and then the machine can continue nowhere else. So the
-//! target waits until it gets the region, or the source reports that the machine stays.
+//! After the target has received all of the state and all notes on pages, it continues even if the connection is lost:
+//! the region may be handed over to this compute node at any moment, and then the machine can continue nowhere else. So
+//! the target waits until it gets the region, or the source reports that the machine stays.
 
 /// A step that [`receiver`](super::receiver) carries out. Each has one [`TargetOutcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum TargetStep {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetOutcome {
     Done,
-    /// The step failed. Of [`TargetStep::AwaitRegion`], the only failure is that QEMU has ended.
+    /// The step failed. [`TargetStep::AwaitRegion`] fails only if QEMU has ended.
     Failed(String),
     /// The source has reported that the machine stays.
     Aborted(String),
@@ -67,12 +67,12 @@ impl Default for TargetMove {
 }
 
 impl TargetMove {
-    /// The step to be carried out; `None` once the move has ended.
+    /// The step to be carried out; `None` after the end of the move.
     pub fn step(&self) -> Option<TargetStep> {
         self.next
     }
 
-    /// End of the move, once there is no further step.
+    /// The outcome of the move; `None` while there is a further step.
     pub fn end(&self) -> Option<&TargetEnd> {
         self.end.as_ref()
     }

@@ -1,5 +1,6 @@
-//! Both sides of a move in one simulated world: a manager, two compute nodes, the connection between the two sides, a
-//! guest. Any step may fail, any party may stop; the guest runs at one side at most, with the memory it had.
+//! Simulates both sides of a move: a manager, two compute nodes, the connection between source and target, and a guest.
+//! Any step may fail and any party may stop. In every run, at most one side runs the guest, with the guest's own
+//! memory.
 
 use proptest::prelude::*;
 
@@ -24,7 +25,7 @@ enum Guest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
     None,
-    /// The source takes silence of the manager for a refusal.
+    /// The source treats a missing answer of the manager as a refusal.
     SilenceIsRefusal,
     /// The target lets the guest run before it has the region.
     RunsWithoutRegion,
@@ -32,9 +33,9 @@ enum Mistake {
     SkipsDirtyPages,
     /// The target continues without the notes of pages that are zeros.
     SkipsNotes,
-    /// The target ends when the connection does, although it may get the region.
+    /// The target ends when the connection is lost, although it may still get the region.
     LeavesWithConnection,
-    /// The former owner's pages stay, and are written back after the hand-over.
+    /// Pages of the former owner are written back after the hand-over of the region.
     WritesAfterCommit,
     /// The region is zeroed on the change of owner.
     ZeroedOnChange,
@@ -63,7 +64,7 @@ struct World {
     failed_said: Option<String>,
     /// Writes of the guest so far.
     written: u64,
-    /// Writes that the region, and the source's resident pages, include.
+    /// Number of the guest's writes in the content of the region, and in the source's resident pages.
     region: u64,
     resident: u64,
     suspended: bool,
@@ -148,7 +149,7 @@ impl World {
     fn source_step(&mut self, fails: bool) {
         let Some(step) = self.source.step().cloned() else { return };
         let failed = || StepOutcome::Failed(format!("{step:?}"));
-        // A target that has ended closed the connection after its last message.
+        // When the target has ended, it has also closed the connection.
         let gone = matches!(self.target.end(), Some(TargetEnd::Gone(_)));
         let connected = self.connected && !gone;
         let outcome = match &step {
@@ -338,7 +339,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 10..80)
 }
 
-/// Runs the events, and then steps without failures until both sides have ended or wait.
+/// Applies `events`, and after them a fixed number of steps that do not fail, which lets both sides end.
 fn run(events: &[Event], dry_run: bool, mistake: Mistake) -> World {
     let mut world = World::new(dry_run, mistake);
     let calm =
@@ -366,14 +367,14 @@ fn check(world: &World) -> Result<(), String> {
     }
     let guests = [world.source_guest, world.target_guest].iter().filter(|g| **g == Guest::Runs).count();
     if !world.source_lives {
-        // The source's QEMU ends with its process; only a target that got the region continues.
+        // The source was killed, and its QEMU with it, so the guest can run at the target only.
         return Ok(());
     }
     let end = world.source.end().ok_or_else(|| format!("the source waits for ever: {world:?}"))?;
     let expected = match end {
         SourceEnd::Possible | SourceEnd::Stayed(_) => world.source_guest == Guest::Runs && guests == 1,
         SourceEnd::Moved => world.target_guest == Guest::Runs && guests == 1,
-        // The target continues alone, unless its own QEMU has failed.
+        // The source has ended its guest. The guest runs at the target, unless a step of the target has failed.
         SourceEnd::Unconfirmed(_) => world.source_guest == Guest::None && (guests == 1 || world.target_broke),
         SourceEnd::Broken(_) => false,
     };
@@ -402,7 +403,7 @@ fn a_calm_move_arrives() {
     assert_eq!((world.source_guest, world.target_guest), (Guest::Runs, Guest::None));
 }
 
-/// Each planted mistake breaks some run.
+/// Tests that the checks find each planted mistake: at least one run with it fails.
 #[test]
 fn planted_mistakes_are_found() {
     use proptest::strategy::ValueTree;

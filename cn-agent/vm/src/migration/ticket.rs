@@ -1,5 +1,5 @@
-//! Ticket of a move: a secret that both sides have in a file, by which they recognise each other and seal what they
-//! exchange. Whoever has it can send the receiving QEMU any state of devices.
+//! Ticket of a move: a secret that both sides have in a file, by which they authenticate each other and seal what they
+//! exchange. Anyone who has the secret can send any device state to the receiving QEMU.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
-//! Commands for tokens and joined nodes. [`crate::rights`] decides on access from the records that they
-//! change.
+//! Commands that change tokens and the records of joined nodes. [`crate::rights`] decides on access from these records.
 
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{Digest, EventKind, Health, Mac, PublicKey, Role};
@@ -35,7 +34,7 @@ impl Manager {
             let limit = TOKEN_NODES_MAX as u64;
             return Err(ManagerError::LimitReached { what: "compute nodes of one token", limit });
         }
-        // Expired tokens are removed when the next one is made.
+        // Expired tokens are removed when the next token is created.
         let ended = self.state.tokens.values().filter(|token| !token.is_valid(now_ms));
         let ended: Vec<String> = ended.map(|token| token.id.clone()).collect();
         if self.state.tokens.len() - ended.len() >= TOKENS_MAX {

@@ -1,5 +1,6 @@
-//! Clones and snapshots: regions that begin with the content of another one. Memory nodes copy it within themselves, page
-//! by page, while both regions are used; the copy of each part lies on the memory node of its source.
+//! Clones and snapshots: regions that begin with the content of another one. Memory nodes copy it page by page, each
+//! within its own pool, while both regions may be in use; each part of the clone is on the memory node of the part that
+//! it copies.
 //!
 //! ```text
 //!   source, in use:  Active -> Releasing (its owner writes back, detaches) -> Disabled ---------------------> Active
@@ -7,9 +8,9 @@
 //!   clone:           Creating, waits ------------------------------------> Creating -- all have confirmed --> Active
 //! ```
 //!
-//! A sealed region, and a disabled one, are cloned at once. A snapshot is a clone that is sealed from the
-//! beginning. Until all memory nodes have confirmed, no compute node writes the source, so the clone has its
-//! content at one moment.
+//! A region that is sealed or disabled is cloned at once. A snapshot is a clone that is sealed from the beginning.
+//! Until all memory nodes have confirmed, no compute node writes the source, so the clone has its content at one
+//! moment.
 
 use cxloe_fabric::api::{CloneRegion, Owner};
 use cxloe_fabric::model::{
@@ -62,7 +63,7 @@ impl Manager {
                 self.writes_may_differ(name, "its owner stopped while it may have been writing");
                 source = self.region(name)?.clone();
             }
-            // Without a running agent, there is nothing to wait for.
+            // If the owner's agent does not run, there is no release to wait for.
             let done = !self.is_owner_present(&source);
             let option = UnbindOption::Managed;
             source.release =
@@ -190,8 +191,7 @@ impl Manager {
         orders.into_iter().for_each(|(node, clone)| self.issue(&node, NodeAction::Clone(clone)));
     }
 
-    /// Gives a region that was released for cloning back to its owner, once no clone of the region is still
-    /// being made.
+    /// Gives a region back to the owner that released it for cloning, if no clone of the region is being made any more.
     pub(super) fn give_back_cloned(&mut self, source: &Name) {
         let released = self.state.regions.get(source).and_then(|region| region.release);
         if !released.is_some_and(|release| release.copy) {
@@ -255,7 +255,8 @@ fn is_still(region: &Region) -> bool {
     region.state != RegionState::Draining && (region.sealed || released)
 }
 
-/// Returns true if the leg has the content of a position of a decoder, and can be cloned.
+/// Returns true if the leg (a region's part on one memory node) has the content of this position of the decoder, and
+/// can be cloned.
 fn is_source(leg: &Leg, decoder: u32, position: u32) -> bool {
     (leg.decoder, leg.position) == (decoder, position)
         && leg.state == LegState::Mapped

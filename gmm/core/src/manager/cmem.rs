@@ -1,5 +1,5 @@
-//! CMem addresses of compute nodes: 48 bits each. They are allocated in ascending order, and reused once all
-//! have been allocated.
+//! CMem addresses of compute nodes: 48 bits each. They are allocated in ascending order, and reused only after all have
+//! been allocated.
 //!
 //! **No request made for a region may reach a later region at the same addresses.** A request reaches the memory at an
 //! address as long as a memory node maps it for that compute node and the request can still be carried out: the compute
@@ -7,12 +7,13 @@
 //! only when it is unmapped, and quiet or old:
 //!
 //! * *unmapped*: each memory node of the range has given the result of its `UnmapCmem` or `HandOver`, and refuses later
-//!   requests. Only then is the leg removed or its owner changed, and its range recorded here ([`Retired`]).
-//! * *quiet*, for ranges of the present agent: the agent reports that it was told of the region's end, after which
-//!   it makes no request for the region, and that every earlier request has ended ([`ComputeNodeSync::quiet`]). An
-//!   ended request was either answered, and a memory node carries out each number of a session once (R2 of the
-//!   protocol); or its session was closed, and no memory node accepts frames of that session since the next one
-//!   was opened.
+//!   requests. Only then does the manager remove the leg (a region's part on one memory node) or change its owner, and
+//!   record the range here ([`Retired`]).
+//! * *quiet*, for ranges of the present agent: the agent reports that it has received the event by which the region
+//!   lost the range, after which it makes no request to the range, and that every earlier request has ended
+//!   ([`ComputeNodeSync::quiet`]). An ended request was either answered, and a memory node carries out each number of a
+//!   session once (R2 of the protocol); or its session was closed, and no memory node accepts frames of that session
+//!   after the next one was opened.
 //! * *old*, for ranges of an earlier agent (another instance id): the present agent has been registered for
 //!   [`QUARANTINE_MS`], which must pass in any case. The present agent retransmits nothing of the earlier one, its
 //!   sessions are new and end the old ones, and no network delays a frame for that long.
@@ -101,8 +102,8 @@ impl Manager {
         alone && (range.instance_id != owner.instance_id || owner.quiet >= range.event)
     }
 
-    /// Retires the range of a leg that no memory node maps any more. Called after the owner was notified that the leg
-    /// is gone.
+    /// Retires the address range of a leg that no memory node maps any more. Called after the event that notifies the
+    /// owner of the leg's removal.
     pub(super) fn retire_cmem(&mut self, cn: CnId, base: u64, bytes: u64) {
         let Some(mut owner) = self.state.compute_nodes.get(&cn).cloned() else { return };
         let (instance_id, event) = (owner.instance_id, owner.regions_event);
@@ -124,7 +125,7 @@ impl Manager {
     }
 }
 
-/// Joins neighbouring ranges with the same condition; keeps the `RETIRED_MAX` largest ranges.
+/// Merges neighbouring ranges that may be reused under the same condition; keeps the `RETIRED_MAX` largest ranges.
 fn merge(owner: &mut ComputeNode) {
     let (instance_id, quiet) = (owner.instance_id, owner.quiet);
     for range in &mut owner.retired {

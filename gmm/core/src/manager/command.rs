@@ -22,7 +22,8 @@ pub enum Command {
     ReleaseOrphans(Name),
     /// Report by a node that it refuses this manager, whose store lacks changes that the node has seen.
     NotFollowed(NotFollowed),
-    /// Order to give up changes that nodes have seen and this store lacks, so that the nodes follow again.
+    /// Order to give up changes that nodes have seen and this store lacks, so that these nodes accept this manager
+    /// again.
     Adopt(AdoptFabric),
     /// Registration of a compute node, with its name and address.
     RegisterComputeNode(RegisterComputeNode),
@@ -51,9 +52,9 @@ pub enum Command {
     ProtectRegion(Name, ProtectRegion),
     /// Order to change the labels of a region.
     LabelRegion(Name, LabelRegion),
-    /// Request of an owner's agent to declare stale the legs of a region on one memory node.
+    /// Request of an owner's agent to declare stale the legs of a region on one memory node (its parts there).
     LegsStale(Name, LegsStale),
-    /// Report of an owner's agent that a stale leg of a region is filled.
+    /// Report of an owner's agent that it has filled a stale leg (a part of a region on one memory node).
     LegsFilled(Name, LegsFilled),
     /// Order to move a region to another compute node, or to stop the move.
     MoveRegion(Name, MoveRegion),

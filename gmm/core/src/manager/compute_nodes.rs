@@ -130,7 +130,7 @@ impl Manager {
         }
         self.check_seen(&Party::ComputeNode(cn_id), seen)?;
         let party = Party::ComputeNode(cn_id);
-        // The key of a joined node is the one that it joined with.
+        // A joined node keeps the key that it joined with, so its registration cannot replace the key.
         let replaces = new_key && key.is_some() && !self.state.joined.contains_key(&party);
         let known_key = known.as_ref().and_then(|known| known.key).filter(|_| !replaces);
         let key = kept_key(&party, known_key, key)?;
@@ -155,7 +155,7 @@ impl Manager {
         if unsettled {
             self.agent_replaced(cn_id);
         }
-        // The former agent will neither release a region nor write back, so nothing waits for it any more.
+        // The former agent will neither release a region nor write back, so the manager stops waiting for its releases.
         if another {
             self.stop_moves_from(cn_id);
             self.link_down(cn_id);
@@ -193,7 +193,7 @@ impl Manager {
             self.put(Change::ComputeNode(node));
         }
         if sync.settled {
-            // The last message of an agent that ends: its successor may register at once.
+            // This is the last message of an agent that ends, so its successor may register at once.
             self.liveness.hung_up(&NodeKey::Compute(cn));
         }
         Ok(())
@@ -217,9 +217,8 @@ impl Manager {
         if full { Err(ManagerError::LimitReached { what: "compute nodes", limit }) } else { Ok(()) }
     }
 
-    /// Returns the compute node whose record is removed to make room for another: of those without regions
-    /// and bindings, the one that registered longest ago. Records for invented ids therefore displace one
-    /// another.
+    /// Returns the compute node whose record is removed to make room for another: of those without regions and
+    /// bindings, the one that registered longest ago. So records for invented ids displace only one another.
     fn idle_compute_node(&self) -> Option<CnId> {
         let idle = self.state.compute_nodes.values().filter(|node| {
             let asked_for = node.quota.is_some() || node.held_by_hand || node.key.is_some();
@@ -268,9 +267,9 @@ impl Manager {
         }
     }
 
-    /// Removes the record of a compute node that will not return. If the node returns nevertheless, it
-    /// registers as a new one, without regions. It still follows this manager, because it keeps the watermark
-    /// that it has seen of this fabric.
+    /// Removes the record of a compute node that will not return. If the node returns nevertheless, it registers as a
+    /// new one, without regions. It still accepts this manager, because it keeps the watermark that it has seen of this
+    /// fabric.
     pub(super) fn forget_compute_node(&mut self, owner: &Owner) -> Result<(), ManagerError> {
         let node = self.known_compute_node(owner)?;
         if let Some(reason) = self.why_needed(&node) {

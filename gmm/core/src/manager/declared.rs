@@ -1,5 +1,5 @@
-//! Declarations of the fabric file: regions are made as soon as their memory nodes and owners have registered, and
-//! compute nodes held in reset are released once all of their regions exist.
+//! Declarations of the fabric file: regions are created as soon as their memory nodes and owners have registered, and
+//! compute nodes held in reset are released when all of their regions exist.
 
 use std::collections::BTreeSet;
 

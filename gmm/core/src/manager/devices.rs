@@ -112,7 +112,7 @@ impl Manager {
             .zip(reserved)
             .map(|(id, size)| LogicalDevice { reserved: size.0, ..self.logical_device(name, id) })
             .collect();
-        // Regions may use more than is reserved: only a cut below their size is refused.
+        // Regions may use more than the reserved capacity, so only a reduction below their size is refused.
         for ld in &new {
             let (used, before) = (self.used_by(ld), self.logical_device(name, ld.id).reserved);
             if ld.reserved < before && ld.reserved < used {
@@ -146,8 +146,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Returns the vPPB for a binding of `cn`; `None` unless the memory node and the compute node are on one
-    /// switch.
+    /// Returns the vPPB for a binding of `cn`; `None` if the memory node and the compute node are on different
+    /// switches, or if no vPPB is free.
     fn vppb_for(&self, node: &MemoryNode, cn: CnId) -> Option<u8> {
         let cn_index = self.state.compute_nodes.get(&cn).map(|cn| cn.index)?;
         let together = node.index / SWITCH_NODES == cn_index / SWITCH_NODES;
@@ -283,7 +283,7 @@ impl Manager {
             return Err(ManagerError::NoLogicalDevice { node: memory_node.clone(), ld: *id, lacks });
         };
         let cn = binding.compute_node;
-        // A repeated request with another option replaces the waiting one.
+        // A repeated request with another option replaces the earlier one.
         binding.unbinding = Some(Unbinding { option: *option, total: used });
         self.put(Change::LogicalDevice(ld));
         let event = EventKind::LdUnbinding {
@@ -301,8 +301,8 @@ impl Manager {
         Ok(cn)
     }
 
-    /// Ends the binding of a device that is being unbound or has no reserved capacity, once `cn` has no
-    /// memory on `node`. Memory that is being zeroed does not count: it belongs to no compute node.
+    /// Ends the binding of a device that is being unbound or has no reserved capacity, if `cn` has no memory on `node`
+    /// any more. Memory that is being zeroed does not count: it belongs to no compute node.
     pub(super) fn device_emptied(&mut self, node: &Name, cn: CnId) {
         let Some(id) = self.index.ld_of(cn, node).filter(|_| self.index.used(node, cn) == 0) else { return };
         let mut ld = self.logical_device(node, id);
@@ -330,7 +330,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends the binding for which `region` was to be created, after its creation failed.
+    /// Begins to unbind the logical device whose binding was to create `region`, after the creation failed.
     pub(super) fn binding_failed(&mut self, region: &Region) {
         let made_for = |ld: &&LogicalDevice| {
             ld.binding.as_ref().is_some_and(|binding| binding.region.as_ref() == Some(&region.name))

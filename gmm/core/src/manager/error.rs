@@ -154,10 +154,10 @@ pub enum ManagerError {
         /// Extent size of the memory node in bytes, which has to divide the size of the part.
         extent: u64,
     },
-    /// One leg of each position has to stay in sync, so these legs cannot become stale.
+    /// These legs (the region's parts on one memory node) are the only copies in sync, so they cannot become stale.
     #[error("the legs of region {name} on memory node {memory_node} are the only ones in sync")]
     OnlyCopy { name: Name, memory_node: Name },
-    /// The legs have changed since the sender of the request saw them.
+    /// The region's legs (its parts on memory nodes) have changed since the epoch in the request.
     #[error("the legs of region {name} have changed: it is in epoch {epoch}, not {asked}")]
     StaleEpoch { name: Name, epoch: u64, asked: u64 },
     #[error("region {name} of {size} bytes: the size is not a multiple of {}: {ways} way(s) of the memory nodes' extents", human_bytes(*unit))]
@@ -221,15 +221,15 @@ pub enum ManagerError {
         /// Reason of the refusal, which the error message ends with.
         reason: String,
     },
-    /// The store has no regions, although a running node has followed another manager: the manager was
-    /// probably started with the wrong data directory.
+    /// The store has no regions, although a running node has accepted another manager: this manager was probably
+    /// started with the wrong data directory.
     #[error(
         "this store, at term {}, contains no region, and {node} has followed a manager at term {}: it looks like the wrong data \
          directory",
         own.term, seen.term
     )]
     OtherFabric {
-        /// A running node that has followed another manager.
+        /// A running node that has accepted another manager.
         node: Party,
         seen: Watermark,
         own: Watermark,
@@ -257,7 +257,7 @@ pub enum ManagerError {
     },
     #[error("nothing can be changed at present: {0}")]
     ReadOnly(String),
-    /// None of the refused nodes has seen the history that the request gives up.
+    /// The request names no history to give up, or one that no refused node has seen.
     #[error("no node is refused that has seen that")]
     NobodyRefused,
     #[error("there is no token {0}")]

@@ -96,7 +96,7 @@ impl Manager {
         let Some(reason) = &self.frozen else { return Ok(()) };
         let harmless = match command {
             Command::SyncMemoryNode(_, sync) => sync.results.is_empty(),
-            // Accepted but not recorded: the node repeats which regions it has released.
+            // These messages are accepted but not recorded: a node repeats its list of released regions.
             Command::SyncComputeNode(..) | Command::HungUp(..) | Command::NotFollowed(_) | Command::Tick => {
                 true
             }

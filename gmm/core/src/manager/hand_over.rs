@@ -1,5 +1,5 @@
-//! Regions that move to another compute node. Their content stays where it is and is never zeroed: the owner releases the
-//! region, one commit gives it to the other compute node, and the memory nodes replace the mappings.
+//! Regions that move to another compute node. Their content stays where it is and is never zeroed: the owner releases
+//! the region, one commit gives it to the other compute node, and the memory nodes replace the mappings.
 //!
 //! ```text
 //!   owner cn0: Active -> Releasing (cn0 writes back, detaches) -> Disabled
@@ -8,9 +8,10 @@
 //!                                                                    each memory node: unmap for cn0, map for cn1
 //! ```
 //!
-//! A region that is sealed goes the same way, to its own owner at other addresses (`share`).
+//! Sealing a region takes the same steps: the owner stays the same, and the region gets other addresses (`share`).
 //!
-//! Before the commit a failure leaves the region with cn0, after it with cn1; no memory node ever maps it for both.
+//! After a failure before the commit, the region belongs to cn0, after a later failure to cn1; no memory node ever maps
+//! it for both.
 
 use cxloe_fabric::api::MoveRegion;
 use cxloe_fabric::model::{
@@ -41,8 +42,8 @@ impl Manager {
         self.release_to(region, to.cn_id, order.force, false)
     }
 
-    /// Asks the owner to release a region, which then belongs to `to` or, with `seal`, is sealed for its
-    /// owner `to`.
+    /// Asks the owner to release a region, which afterwards belongs to `to`. With `seal`, `to` is its owner, and the
+    /// region is sealed.
     pub(super) fn release_to(
         &mut self,
         mut region: Region,
@@ -185,7 +186,7 @@ impl Manager {
         region.sealed |= seals;
         for (leg, base) in region.legs.iter_mut().zip(bases) {
             let former = FormerOwner { cn: from, cmem_base: std::mem::replace(&mut leg.cmem_base, base) };
-            // A lost leg is mapped nowhere, so no memory node has a mapping to replace.
+            // No memory node maps a lost leg (part of the region), so there is no mapping to replace.
             if leg.state != LegState::Lost {
                 leg.former = Some(former);
             }
@@ -224,8 +225,8 @@ impl Manager {
         self.state.commands_of(&leg.memory_node).any(|command| concerns(&command.action))
     }
 
-    /// Handles a memory node's result of a hand-over. After an error the leg is lost, and its memory node may
-    /// still map it for the former owner: `Leg::former` stays set until it has unmapped that.
+    /// Handles a memory node's result of a hand-over. After an error the leg is lost, and its memory node may still map
+    /// it for the former owner: `Leg::former` stays set until the memory node has unmapped the leg for that owner.
     pub(super) fn handed_over(
         &mut self,
         mut region: Region,
@@ -252,7 +253,7 @@ impl Manager {
         self.reissue_unmaps(&region, Some(&node));
     }
 
-    /// Orders the memory node of a leg to unmap the leg for its former owner, if it is not ordered to already.
+    /// Orders the memory node of a leg to unmap the leg for its former owner, unless such an order is pending already.
     pub(super) fn unmap_former(&mut self, region: &Region, leg: &Leg) {
         let Some(FormerOwner { cn, cmem_base }) = leg.former else { return };
         let action = NodeAction::UnmapCmem(Mapping { cn, cmem_base, ..mapping_of(region, leg) });
@@ -261,8 +262,8 @@ impl Manager {
         }
     }
 
-    /// Handles a memory node's result of the command of [`unmap_former`](Self::unmap_former): the leg is now
-    /// unmapped for its owner as well, or mapped with zeros, as its state says.
+    /// Handles a memory node's result of the command of [`unmap_former`](Self::unmap_former). Afterwards the leg is
+    /// also unmapped for its present owner, or mapped with zeros, depending on its state.
     pub(super) fn former_unmapped(&mut self, mut region: Region, at: usize, error: Option<String>) {
         let leg = &mut region.legs[at];
         if let Some(error) = error {

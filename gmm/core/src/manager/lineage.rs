@@ -1,7 +1,7 @@
-//! The leaders of this fabric by term, and the nodes that do not follow this manager. Such a node has seen a
-//! leader that the store does not contain, because an older copy of the store or another store was restored.
-//! The node keeps its mappings unchanged. It is listed here until it follows, or until an administrator gives
-//! up the missing history.
+//! The leaders of this fabric by term, and the nodes that do not accept this manager. Such a node has seen changes of a
+//! leader that the store does not contain, because an older copy of the store or another store was restored. The node
+//! keeps its mappings unchanged. It is listed here until it accepts this manager, or until an administrator gives up
+//! the missing history.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use super::{Change, Manager, ManagerError};
 const LEADER_TERMS_MAX: usize = 4096;
 /// Maximum number of histories given up in one term.
 const ADOPTED_MAX: usize = 4096;
-/// Maximum number of listed nodes that do not follow. One client may report many nodes.
+/// Maximum number of listed nodes that do not accept this manager: one client may report many nodes.
 const REFUSED_MAX: usize = 4096;
-/// Maximum number of mappings listed, first per node and then for all nodes together.
+/// Maximum number of mappings listed per node; the next constant is the maximum for all nodes together.
 const HELD_MAX: usize = 1024;
 const HELD_BY_ALL_MAX: usize = 65_536;
-/// Time without a report after which a node that does not follow is removed from the list, in milliseconds. Such a node
-/// reports every few seconds.
+/// Time without a report after which a node that does not accept this manager is removed from the list, in
+/// milliseconds. Such a node reports every few seconds.
 const REFUSED_FOR_MS: u64 = 120_000;
 
 #[derive(Debug, Clone)]
@@ -44,13 +44,14 @@ impl Manager {
         }
     }
 
-    /// Returns the number that identifies the fabric: the run number of its first manager; `None` before any.
+    /// Returns the number that identifies the fabric: the run number of its first manager; `None` if no manager has led
+    /// yet.
     pub fn fabric(&self) -> Option<u64> {
         self.state.leader_terms.values().next().map(|leader| leader.run)
     }
 
-    /// Returns the part of this store's history from which a node with the watermark `seen` decides whether
-    /// it follows.
+    /// Returns the part of this store's history from which a node with the watermark `seen` decides whether it accepts
+    /// this manager.
     pub(crate) fn lineage_for(&self, seen: Watermark) -> Vec<LeaderTerm> {
         lineage::excerpt(self.state.leader_terms.values(), seen)
     }
@@ -66,8 +67,8 @@ impl Manager {
         Err(ManagerError::Stale { node: node.clone(), seen, own })
     }
 
-    /// Refuses to begin a fabric in a store that is probably the wrong one: the store has no region, and
-    /// running nodes have followed another manager.
+    /// Refuses to begin a fabric in a store that is probably the wrong one: the store has no region, and running nodes
+    /// have accepted another manager.
     pub(super) fn check_fabric(&self) -> Result<(), ManagerError> {
         let now_ms = self.now_ms;
         let heard = |refused: &&RefusedFollower| refused.heard_ms.saturating_add(REFUSED_FOR_MS) > now_ms;
@@ -112,7 +113,8 @@ impl Manager {
         }
     }
 
-    /// Returns the nodes that reported within the last two minutes that they do not follow this manager.
+    /// Returns the nodes that were refused, or reported that they do not accept this manager, within the last two
+    /// minutes.
     pub fn refused_nodes(&self, now_ms: u64) -> Vec<RefusedNode> {
         let heard = |(_, refused): &(&Party, &RefusedFollower)| {
             refused.heard_ms.saturating_add(REFUSED_FOR_MS) > now_ms
@@ -127,7 +129,7 @@ impl Manager {
         self.refused.iter().filter(heard).map(shown).collect()
     }
 
-    /// Returns the mappings of `holds` that this store does not have.
+    /// Returns the memory in the report `holds` that this store does not list for the node.
     fn not_listed(&self, node: &Party, holds: &[Held]) -> Vec<Held> {
         match node {
             Party::MemoryNode(name) => {
@@ -165,7 +167,7 @@ impl Manager {
         listed
     }
 
-    /// Gives up the histories that `adopt` names, so that the nodes that have seen them follow.
+    /// Gives up the histories that `adopt` names, so that the nodes that have seen these histories accept this manager.
     pub(super) fn adopt(&mut self, adopt: &AdoptFabric) -> Result<(), ManagerError> {
         let known = |seen: &Watermark| self.refused.values().any(|refused| refused.seen == *seen);
         if adopt.seen.is_empty() || !adopt.seen.iter().all(known) {

@@ -29,7 +29,7 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Records the arrival of a message, by which the node's daemon also counts as connected.
+    /// Records the arrival of a message, and that the node's daemon is connected.
     pub fn heard(&mut self, node: NodeKey, now_ms: u64) {
         let before = self.heard.insert(node.clone(), LastContact { at_ms: now_ms, attached: true });
         match before {

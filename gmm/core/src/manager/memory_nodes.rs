@@ -30,7 +30,7 @@ impl Manager {
     pub fn memory_node_registered(&self, name: &Name, seen: Watermark) -> Option<MemoryNodeRegistered> {
         let node = self.state.memory_nodes.get(name)?;
         let served = self.legs_on(name).filter(|(_, leg)| {
-            // A leg whose owner changes is mapped again by its pending command.
+            // A leg whose owner is changing is left out: its pending command maps it for the new owner.
             let mapped = matches!(leg.state, LegState::Mapped | LegState::Stale) && leg.former.is_none();
             mapped && leg.incarnation == Some(node.incarnation)
         });
@@ -110,8 +110,8 @@ impl Manager {
         }
     }
 
-    /// Returns every memory node with its use and its latest report. Reports are left out once the answer is
-    /// full.
+    /// Returns every memory node with its use and its latest report. Reports that would make the answer too long are
+    /// left out.
     pub fn memory_node_statuses(&self) -> Vec<MemoryNodeStatus> {
         let mut room = SHOWN_MAX;
         let status = |node: &MemoryNode| MemoryNodeStatus {
@@ -280,8 +280,8 @@ impl Manager {
     /// under its regions.
     fn check_geometry(&self, new: &RegisterMemoryNode, known: &MemoryNode) -> Result<(), ManagerError> {
         let orphans = self.orphans_on(&new.name).iter().flat_map(|orphan| orphan.extents.runs());
-        // A pool with another incarnation has lost the orphans. If the incarnation is the same, orphans need
-        // their extents like regions.
+        // A pool with another incarnation has lost its orphans. With the same incarnation, the pool must still contain
+        // their extents, as those of regions.
         let orphans = orphans.filter(|_| new.incarnation == known.incarnation);
         let ends = self.legs_on(&new.name).flat_map(|(_, leg)| leg.extents.runs()).chain(orphans);
         let Some(held_end) = ends.map(|run| run.first + run.count).max() else {
@@ -297,7 +297,7 @@ impl Manager {
         }
     }
 
-    /// Refuses a change between whole and sliced while the node is bound.
+    /// Refuses to change a memory node between allocation as a whole and in slices while a compute node uses it.
     fn check_kind(&self, new: &RegisterMemoryNode, known: &MemoryNode) -> Result<(), ManagerError> {
         if new.kind == known.kind || !self.is_in_use(&new.name) {
             return Ok(());
@@ -306,7 +306,8 @@ impl Manager {
         Err(ManagerError::GeometryChanged { node: new.name.clone(), change })
     }
 
-    /// Updates the legs on a memory node that registered: address and key, lost content, pending unmaps.
+    /// Updates the legs (parts of regions) on a memory node that registered: address and key, lost content, pending
+    /// unmaps.
     pub(super) fn refresh_legs(&mut self, node: &MemoryNode) {
         for mut region in self.regions_on(&node.name) {
             let (mut reason, mut again, mut outdated) = (None, Vec::new(), false);
@@ -352,7 +353,7 @@ impl Manager {
                             node.name, region.name
                         ));
                     }
-                    // The pool with the content is back.
+                    // The memory node has returned with the pool that contains the leg's content.
                     LegState::Lost if content_there => {
                         leg.state = if elsewhere { LegState::Stale } else { LegState::Mapped };
                         if leg.former.is_some() {
@@ -452,7 +453,7 @@ impl Manager {
             {
                 self.leg_gone(region, at);
             }
-            // A move may have waited for these legs.
+            // A move of the region may have waited for the legs that were removed.
             self.hand_over_released(&region.name);
         }
         let pending: Vec<u64> = self.state.commands_of(name).map(|command| command.seq).collect();

@@ -1,12 +1,10 @@
-//! Copies of mirrored regions: which legs are in sync, and how that changes. Only the manager declares a leg
-//! stale. Once that commit is stored, a write counts as complete even if only the other copy has received it.
+//! Copies of mirrored regions: which legs (parts of a region on one memory node) are in sync, and how that changes.
+//! Only the manager declares a leg stale. When that change is stored, a write counts as complete even if only the other
+//! copy has received it.
 //!
-//! A leg is stale from the first write that may not have reached it until the owner's agent reports that it
-//! has filled the leg. A leg in sync never becomes stale or unmapped unless another leg of its position is in
-//! sync.
-//!
-//! A leg is stale from the first write that it may lack until the owner's agent reports that it has filled
-//! the leg. A leg in sync never becomes stale or unmapped unless another leg of its position is in sync.
+//! A leg is stale from the first write that may not have reached it until the owner's agent reports that it has filled
+//! the leg. A leg in sync never becomes stale or unmapped unless another leg of the same position in the interleave set
+//! is in sync.
 
 use cxloe_fabric::api::{LegsFilled, LegsStale};
 use cxloe_fabric::model::{EventKind, Health, Leg, LegState, Name, Region, RegionState};
@@ -54,7 +52,7 @@ pub(super) fn state_once_mapped(region: &Region, at: usize) -> LegState {
     if region.is_committed(leg) && elsewhere { LegState::Stale } else { LegState::Mapped }
 }
 
-/// Returns the indexes of live legs for each position of committed decoders.
+/// Returns, for each position of the committed decoders, the indexes of its legs that are not being unmapped.
 pub(super) fn live_positions(region: &Region) -> Vec<Vec<usize>> {
     let (firsts, count) = first_positions(region);
     let mut positions = vec![Vec::new(); count];
@@ -66,7 +64,8 @@ pub(super) fn live_positions(region: &Region) -> Vec<Vec<usize>> {
     positions
 }
 
-/// Returns the number of committed positions before each decoder, and in total.
+/// Returns, for each decoder, the number of positions of the committed decoders before it; and the number of all these
+/// positions.
 fn first_positions(region: &Region) -> (Vec<usize>, usize) {
     let mut count = 0;
     let first = |decoder: &cxloe_fabric::model::HdmDecoder| {
@@ -137,8 +136,9 @@ impl Manager {
             |leg: &Leg| leg.is_in_sync() && leg.mac() == Some(stale.mac) && region.is_committed(leg);
         let legs: Vec<usize> = (0..region.legs.len()).filter(|at| concerned(&region.legs[*at])).collect();
         if legs.is_empty() {
-            // Either the report is repeated, or the memory node has no part of the region any more. An
-            // earlier report that the leg is filled may still arrive: the new epoch makes it invalid.
+            // No leg on this memory node is in sync: the report is a repetition, or the node has no part of the region
+            // any more. An earlier report that the leg is filled may still arrive: the new epoch makes that report
+            // invalid.
             let is_stale = |leg: &Leg| leg.state == LegState::Stale && leg.mac() == Some(stale.mac);
             if region.legs.iter().any(is_stale) {
                 region.epoch += 1;

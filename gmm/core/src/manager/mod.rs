@@ -1,28 +1,26 @@
-//! The manager: a state machine without I/O. A [`Command`] and the time go in. The [`Change`]s of the state
-//! come out, among them events and commands for memory nodes; or an error comes out, and the state is
-//! unchanged. The caller writes the changes to the store before it answers.
+//! The manager: a state machine without I/O. A [`Command`] and the time go in. The [`Change`]s of the state come out,
+//! among them events and commands for memory nodes; or an error comes out, and the state is unchanged. The caller
+//! writes the changes to the store before it answers.
 //!
 //! Guarantees, whatever the order of commands and whatever is lost or repeated:
-//! * an extent belongs to one region at most, and becomes free only with its memory node's result for the
-//!   `UnmapCmem` command, which the node gives after it has removed the mapping and zeroed the extent;
-//!   extents of an unreachable node stay allocated
+//! * an extent belongs to one region at most, and becomes free only with its memory node's result for the `UnmapCmem`
+//!   command, which the node gives after it has removed the mapping and zeroed the extent; extents of an unreachable
+//!   node stay allocated
 //! * a CMem address of a CN is reused only when no request for its earlier content can still be carried out
-//! * content that a memory node lost is reported as lost, never served as zeros, until a user accepts the
-//!   loss
+//! * content that a memory node lost is reported as lost, never served as zeros, until a user accepts the loss
 //!
-//! Files: [`access`] (tokens and joined nodes), `tokens` (their records), `command` (the commands), `cmem`
-//! (addresses of compute nodes, and their reuse), [`state`] (the stored state and its changes), `superseded`
-//! (processes that another one of the same name has replaced), `frozen` and `undo` (undoing of changes),
-//! [`pool`] (free extents), [`liveness`] (times of the latest messages), `lineage` (leaders of this fabric,
-//! and nodes that do not follow), `orphans` (memory that belongs to no region), `restore` (replacement of
-//! the state by a backup), `index` (data derived from the state).
+//! Files: [`access`] (tokens and joined nodes), `tokens` (their records), `command` (the commands), `cmem` (addresses
+//! of compute nodes, and their reuse), [`state`] (the stored state and its changes), `superseded` (processes that
+//! another one of the same name has replaced), `frozen` and `undo` (undoing of changes), [`pool`] (free extents),
+//! [`liveness`] (times of the latest messages), `lineage` (leaders of this fabric, and nodes that do not accept this
+//! manager), `orphans` (memory that belongs to no region), `restore` (replacement of the state by a backup), `index`
+//! (data derived from the state).
 //!
-//! Rules: `memory_nodes`, `results` (of commands to memory nodes), `compute_nodes`, `regions`, `placement`
-//! (choice of memory nodes), `mirror` (copies in sync), `mirror_placement` (memory nodes for two copies),
-//! `repair` (missing copies), `moving` (legs that leave a memory node), `release` (of a region by its owner),
-//! `hand_over` (to another owner), `share` (sealed regions and their readers), `clones`, `devices` (logical
-//! devices and their bindings), `operations` (the FM API's background operations), `declared` (the fabric
-//! file).
+//! Rules: `memory_nodes`, `results` (of commands to memory nodes), `compute_nodes`, `regions`, `placement` (choice of
+//! memory nodes), `mirror` (copies in sync), `mirror_placement` (memory nodes for two copies), `repair` (missing
+//! copies), `moving` (legs that leave a memory node), `release` (of a region by its owner), `hand_over` (to another
+//! owner), `share` (sealed regions and their readers), `clones`, `devices` (logical devices and their bindings),
+//! `operations` (the FM API's background operations), `declared` (the fabric file).
 
 pub mod access;
 mod clones;
@@ -144,7 +142,7 @@ pub struct Manager {
     heard: BTreeMap<CnId, u64>,
     /// Registration time of the present agent of each compute node; not stored.
     registered_ms: BTreeMap<CnId, u64>,
-    /// Nodes that do not follow, because they have seen changes that this store lacks; not stored.
+    /// Nodes that do not accept this manager, because they have seen changes that this store lacks; not stored.
     refused: BTreeMap<Party, RefusedFollower>,
     repairs: Repairs,
     index: Index,
@@ -244,8 +242,8 @@ impl Manager {
             }
             return Err(error);
         }
-        // The changes may have completed a background operation, or the last declared region of a held
-        // compute node.
+        // The changes may have completed a background operation, or created the last declared region of a compute node
+        // held in reset.
         if !self.journal.is_empty() {
             self.follow_operations();
             self.release_ready();
@@ -414,9 +412,9 @@ impl Manager {
         count(self.state.compute_nodes.values().map(|node| node.health))
     }
 
-    /// Records that the manager did not run for `paused_ms` before `now_ms`, for example because its host was
-    /// paused. Messages of nodes may still be waiting to be received, so no node counts as silent for the
-    /// same time again, or for the node time-out if that is shorter.
+    /// Records that the manager did not run for `paused_ms` before `now_ms`, for example because its host was paused.
+    /// Messages of nodes may still be waiting to be received, so no node counts as silent for another `paused_ms`, or
+    /// for the node time-out if that is shorter.
     pub fn note_pause(&mut self, paused_ms: u64, now_ms: u64) {
         self.liveness.grant_grace(now_ms.saturating_add(paused_ms.min(self.options.node_timeout_ms)));
     }
@@ -436,7 +434,7 @@ impl Manager {
             NodeKey::Memory(name) => self.state.memory_nodes.get(name).map(|node| node.registration),
             NodeKey::Compute(cn) => self.state.compute_nodes.get(cn).map(|node| node.registration),
         };
-        // A node that has registered again has another connection.
+        // If the node has registered again, the connection that ended is not its present one.
         if current == Some(registration) {
             self.liveness.hung_up(node);
         }

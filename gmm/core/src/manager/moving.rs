@@ -1,6 +1,6 @@
-//! Legs that leave their memory node while their region is used, by an order for the region or because the
-//! node is drained. A leg that leaves gets a copy elsewhere (`repair`), which the owner's agent fills; then
-//! the leg is unmapped.
+//! Legs (parts of a region on one memory node) that leave their memory node while the region is used, by an order for
+//! the region or because the node is drained. Such a leg gets a copy elsewhere (`repair`), which the owner's agent
+//! fills; then the leg is unmapped.
 
 use cxloe_fabric::api::RelocateRegion;
 use cxloe_fabric::model::{EventKind, Leg, LegState, MemoryNode, Name, Protection, Region, RegionState};
@@ -9,9 +9,9 @@ use super::mirror::{is_live, live_positions, other_is_in_sync};
 use super::{Change, Manager, ManagerError};
 
 impl Manager {
-    /// For a region that is to have one copy: unmaps one leg of each position that has two, unless the other
-    /// leg is moving to it. Chooses the leg that is not in sync, or else the one that leaves its memory node,
-    /// or else copy 1.
+    /// For a region that is to have one copy: unmaps one leg of each position that has two, unless this leg is still
+    /// being filled with the content of the other one, which is to leave its memory node. Chooses the leg that is not
+    /// in sync, or else the one that is to leave its memory node, or else copy 1.
     pub(super) fn drop_surplus(&mut self, name: &Name) {
         let Some(mut region) = self.state.regions.get(name).cloned() else { return };
         if region.protect != Protection::None || region.state == RegionState::Draining {

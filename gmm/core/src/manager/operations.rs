@@ -1,8 +1,8 @@
 //! Background operations of the FM API's switches. An operation's work is an ordinary binding or unbinding; its record
 //! holds the result, which follows from the logical device. A switch has one operation at a time, so no operation waits
 //! for an event that may never happen: an unbinding ends when the compute node has released its regions, not when their
-//! memory is zeroed, since an unreachable memory node would delay that without end. A binding ends when its memory node
-//! becomes unreachable. The FM client can abort either.
+//! memory is zeroed, because an unreachable memory node would delay that without end. A binding ends when its memory
+//! node becomes unreachable. The FM client can abort either operation.
 
 use cxloe_fabric::model::{
     CnId, EventKind, Health, LogicalDevice, Name, NodeAction, Operation, OperationKind, OperationOutcome,

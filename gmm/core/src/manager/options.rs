@@ -12,7 +12,7 @@ use super::{NODE_TIMEOUT_MS_DEFAULT, REBUILD_AFTER_MS_DEFAULT};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Initialisation {
     /// Regions come from the fabric file alone: requests for other regions and for bindings are refused, and memory
-    /// nodes are allocated as a whole. Once every compute node has its regions, the manager need not run.
+    /// nodes are allocated as a whole. The manager need not run after every compute node has received its regions.
     Static,
     /// Compute nodes are held in reset until their declared regions exist, or until a user releases them.
     ManagerFirst,

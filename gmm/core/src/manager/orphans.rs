@@ -34,8 +34,8 @@ impl Manager {
         let mut news = 0;
         for orphan in &report.orphans {
             check_orphan(&node, orphan)?;
-            // The same report arrived before, and its answer was lost. All extents of an orphan are recorded,
-            // or none.
+            // This orphan is recorded already: an earlier report arrived, and its answer was lost. Either all extents
+            // of an orphan are recorded or none.
             if orphan.extents.iter().any(|extent| known.contains(&extent)) {
                 continue;
             }

@@ -5,7 +5,7 @@ use cxloe_fabric::model::{NAME_LEN_MAX, Name};
 
 use super::Manager;
 
-/// Cause of a region that is created without a name; it determines the sequence of names.
+/// Reason for the creation of a region without a name; it determines the sequence of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nameless<'a> {
     /// A user's request without a name: `region0`, `region1` and so on.

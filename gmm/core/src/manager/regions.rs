@@ -291,7 +291,7 @@ impl Manager {
         }
         self.settle(region.clone(), Some("reset: its content is discarded".to_owned()));
         for leg in commands {
-            // A memory node refuses to map what it still maps for the former owner.
+            // A memory node refuses to map extents that it still maps for the former owner.
             match leg.former {
                 Some(_) => self.unmap_former(&region, &leg),
                 None => self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, &leg))),
@@ -335,7 +335,7 @@ impl Manager {
     /// Frees the memory of a leg that was unmapped and zeroed.
     pub(super) fn leg_gone(&mut self, mut region: Region, at: usize) {
         let leg = region.legs.remove(at);
-        // The memory node ended the shares of the leg together with its mapping.
+        // When the memory node unmapped the leg, it also ended the shares, by which other compute nodes read the leg.
         let mut read = Vec::new();
         for reader in &mut region.readers {
             if at < reader.legs.len() {
@@ -357,7 +357,8 @@ impl Manager {
             self.settle(region, None);
         }
         self.retire_cmem(owner, leg.cmem_base, leg.bytes);
-        // It was unmapped for the owner, so it is not mapped for the former owner either: each extent has one mapping.
+        // The leg was unmapped for its owner, so it is not mapped for the former owner either: each extent has one
+        // mapping.
         if let Some(former) = leg.former {
             self.retire_cmem(former.cn, former.cmem_base, leg.bytes);
         }
@@ -383,8 +384,8 @@ impl Manager {
         }
     }
 
-    /// Derives the state of a region from its legs and nodes, and stores the region. Commits the new decoders
-    /// once all their legs are mapped.
+    /// Derives the state of a region from its legs and nodes, and stores the region. Commits the new decoders if all
+    /// their legs are mapped.
     pub(super) fn settle(&mut self, mut region: Region, mut reason: Option<String>) {
         let mapped = |region: &Region| {
             let added = region.legs.iter().filter(|leg| !region.is_committed(leg));
@@ -423,7 +424,8 @@ impl Manager {
             region.epoch = before.epoch + u64::from(changed);
         }
         if before == Some(&region) {
-            // A memory node of the region may have changed nevertheless.
+            // The record has not changed, but a memory node of the region may have become unreachable or drained, in
+            // which case a repair is due.
             self.note_repair(&region);
             return;
         }

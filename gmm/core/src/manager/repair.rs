@@ -1,6 +1,6 @@
-//! Repairs of regions. A repair adds a second copy to a region that is to be mirrored, a spare for a copy on
-//! a memory node that stays unreachable, or a copy elsewhere for a leg that must leave its memory node
-//! (`moving`).
+//! Repairs of regions. A repair adds a second copy to a region that is to be mirrored, a spare for a copy on a memory
+//! node that stays unreachable, or a copy elsewhere for a leg (a region's part on one memory node) that must leave its
+//! memory node (`moving`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,14 +29,14 @@ pub(super) struct Repairs {
 
 #[derive(Debug, Default)]
 struct PendingRepair {
-    /// For each leg on an unreachable memory node, by CMem address: time since which the memory node is
-    /// unreachable, in milliseconds since the Unix epoch.
+    /// For each leg on an unreachable memory node, by CMem address: time at which the memory node became unreachable,
+    /// in milliseconds since the Unix epoch.
     away_since_ms: BTreeMap<u64, u64>,
     /// True if the repair starts without waiting for an unreachable memory node to return.
     at_once: bool,
     /// Time before which no attempt is made, in milliseconds since the Unix epoch.
     not_before_ms: u64,
-    /// True once an event has reported that no memory node has room.
+    /// True if an event has reported that no memory node has room.
     reported: bool,
 }
 
@@ -49,9 +49,9 @@ impl PendingRepair {
     }
 }
 
-/// Position of a region that is to get another leg.
+/// Position in the interleave set of a region that is to get another leg (a copy of its part).
 struct WantedCopy {
-    /// Index of the position's live leg that stays.
+    /// Index, among the region's legs, of the leg of this position that stays.
     keeps: usize,
     /// Index of the leg that the new one replaces; `None` if the position has one leg only.
     replaces: Option<usize>,

@@ -1,5 +1,4 @@
-//! Latest reports of memory nodes, kept as the JSON values that arrived. Their memory is limited: a report is
-//! not kept
+//! Latest reports of memory nodes, kept as the JSON values that arrived. Their memory is limited: a report is not kept
 //! if it is too large, or exceeds the limit for all reports.
 
 use std::collections::BTreeMap;
@@ -12,7 +11,7 @@ use cxloe_fabric::model::Name;
 const NODE_MAX: usize = 2 << 20;
 /// Maximum memory for the reports of all nodes, in bytes.
 const ALL_MAX: usize = 128 << 20;
-/// Maximum memory of the reports in one answer, in bytes. Any viewer may ask at any rate.
+/// Maximum memory of the reports in one answer, in bytes: any viewer may request answers at any rate.
 pub(super) const SHOWN_MAX: usize = 16 << 20;
 /// Approximate memory of a JSON value, in bytes. A value in a field of an object counts as `FIELD_BYTES`
 /// instead, plus the length of the field's name.
@@ -102,7 +101,7 @@ mod tests {
     #[test]
     fn the_log_of_all_call_sites_is_bounded() {
         let mut reports = Reports::default();
-        // As JSON text, each of the two is one mebibyte long.
+        // As JSON text, each of the two values is one mebibyte long.
         let wide = json!({"workers": vec![json!({}); 340_000]});
         let long = json!({"text": "x".repeat(1 << 20)});
         for index in 0..400 {

@@ -31,7 +31,7 @@ impl Manager {
             None => drop(self.progress.remove(name)),
         }
         if self.frozen().is_some() {
-            // The node's health is recorded once the store can be written.
+            // The node's health is recorded later, when the store can be written again.
         } else if let Some(why) = no_link {
             // The node reaches the manager over another network, but no compute node reaches the node.
             self.memory_node_out_of_reach(name, &format!("memory node {name} has no link: {why}"));
@@ -147,8 +147,8 @@ impl Manager {
                 }
             }
             (NodeAction::UnmapCmem(_), LegState::Unmapping, None) => self.leg_gone(region, at),
-            // A map command whose region has ended since, or an unmap that failed: the extents stay allocated
-            // until an unmap succeeds.
+            // Nothing changes after a map command for a region that is being destroyed by now, or after an unmap that
+            // failed: the extents stay allocated until an unmap succeeds.
             _ => {}
         }
         self.hand_over_released(&mapping.region);

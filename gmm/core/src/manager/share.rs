@@ -194,7 +194,7 @@ impl Manager {
                 return None;
             }
             let mut seen = region.clone();
-            // A reader is not concerned by what the owner does with the region.
+            // A reader receives neither the owner's release nor its user id nor the list of readers.
             (seen.release, seen.uid, seen.readers) = (None, reader.uid, Vec::new());
             seen.state = self.state_of_legs(region);
             for (leg, read) in seen.legs.iter_mut().zip(&reader.legs) {

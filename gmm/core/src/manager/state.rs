@@ -75,12 +75,12 @@ pub enum Change {
     ComputeNode(ComputeNode),
     ComputeNodeGone(CnId),
     Region(Region),
-    /// No leg of the region is left.
+    /// Removes a region that has no legs (parts on memory nodes) any more.
     RegionGone(Name),
-    /// Removes the memory node's quality-of-service controls and list of orphans, too.
+    /// Removes a memory node, with its quality-of-service controls and its list of orphans.
     MemoryNodeGone(Name),
     LogicalDevice(LogicalDevice),
-    /// The logical device has neither capacity nor a binding, or its memory node is removed.
+    /// Removes a logical device that has neither capacity nor a binding, or whose memory node is removed.
     LogicalDeviceGone(Name, u16),
     /// The background operation replaces the earlier one of its switch.
     Operation(Operation),
@@ -222,7 +222,8 @@ impl FabricState {
             }
         }
         for (node, orphans) in &self.orphans {
-            // An orphan may overlap a leg, which is lost then: only its free extents are withheld.
+            // An orphan may overlap a lost leg, whose extents are not free: only the free extents of the orphan are
+            // withheld.
             if let Some(free) = free.get_mut(node) {
                 orphans.orphans.iter().for_each(|orphan| free.withhold(&orphan.extents));
             }

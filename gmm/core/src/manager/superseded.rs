@@ -1,22 +1,13 @@
 //! Processes of memory nodes that another process of the same name has superseded.
 //!
-//! The last messages of a superseded process may arrive while its successor is briefly disconnected. The
-//! manager must not accept them: they would mark the content of the successor's pool as lost, and if a user
-//! then accepted that loss, flushed lines would be zeroed.
+//! The last messages of a superseded process may arrive while its successor is briefly disconnected. The manager must
+//! not accept them: they would mark the content of the successor's pool as lost, and if a user then accepted that loss,
+//! flushed lines would be zeroed.
 //!
-//! The successor is determined by the order in which registrations arrive and by the start times that
-//! processes report, because the earlier process's registration may be the last to arrive, or may have
-//! arrived at another manager. A clock may have been set back between two starts, so no process is refused
-//! for longer than its messages may be under way.
-//!
-//! The last messages of a superseded process may arrive while its successor is briefly disconnected. The
-//! manager must not accept them: they would mark the content of the successor's pool as lost, and a user who
-//! accepts the loss has flushed lines zeroed.
-//!
-//! The successor is determined by the order in which registrations arrive and by the start times that
-//! processes report, because the earlier process's registration may be the last to arrive, or have arrived at
-//! another manager. A clock may have been set back between two starts, so no process is refused for longer
-//! than its messages may be under way.
+//! The successor is determined by the order in which registrations arrive and by the start times that processes report,
+//! because the earlier process's registration may be the last to arrive, or may have arrived at another manager. A
+//! clock may have been set back between two starts, so no process is refused for longer than its messages may be under
+//! way.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -99,7 +99,7 @@ impl Directory {
     }
 
     fn leave(&mut self, node: &Party) {
-        // Another node may have the key by now: its entry in `by_tls` then stays.
+        // Another node may have the same key by now; its entry in `by_tls` stays.
         if let Some(former) = self.joined.remove(node)
             && self.by_tls.get(&former.tls) == Some(node)
         {

@@ -12,7 +12,7 @@ use crate::manager::{Command, Manager};
 
 /// Party that may send a command. An administrator may send every command.
 enum ConcernedParty<'a> {
-    /// This node itself.
+    /// The node that the command is about.
     Node(Party),
     /// The compute node that will own the new region; the number of bytes is that of all copies together.
     NewRegion(&'a Owner, u64),
@@ -110,8 +110,8 @@ pub fn permit(manager: &Manager, caller: &Caller, command: &Command) -> Result<(
         }
         (CallerRights::Node(JoinedNode { node: Party::ComputeNode(cn), .. }), affair) => {
             let own = Tenant { compute_nodes: vec![*cn], quota: None };
-            // Only the owner's agent may report which copies of a region are in sync: these commands are
-            // denied to tenants.
+            // Only the owner's agent may report which copies of a region are in sync: the compute node may send these
+            // commands, a tenant may not.
             let affair = match affair {
                 ConcernedParty::Agent(name) => ConcernedParty::Region(name, 0),
                 other => other,
@@ -161,7 +161,8 @@ fn of_tenant(manager: &Manager, tenant: &Tenant, affair: &ConcernedParty<'_>) ->
             Owner::CnId(cn) => Some(*cn),
             Owner::Name(_) => manager.known_compute_node(owner).ok().map(|node| node.cn_id),
         };
-        // The manager itself refuses an unknown name, with a better message than a denial.
+        // A name that no compute node has passes this check, because the manager refuses it with a better message than
+        // a denial.
         cn.map_or(Ok(()), owns)
     };
     let more = match affair {

@@ -36,8 +36,8 @@ pub struct Denied {
 }
 
 impl Denied {
-    /// Returns the refusal of an action to a caller that lacks the right; a caller without credentials is
-    /// told to authenticate instead.
+    /// Returns the refusal of an action to a caller that lacks the right; if the caller has no valid credentials, the
+    /// refusal asks for them.
     pub fn forbidden(caller: &Caller, what: &str) -> Self {
         if let CallerRights::Nothing(why) = caller.may {
             return Self::unknown(why);

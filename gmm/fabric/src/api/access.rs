@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Party;
 use crate::model::{ByteSize, CnId, Mac, PublicKey, Role, Watermark};
 
-/// An uncompressed point of P-256 as base64: 65 bytes, of which the first is 4.
+/// Pattern of an uncompressed point of P-256 in base64: 65 bytes, of which the first is 4.
 #[cfg(feature = "schema")]
 const TLS_KEY_PATTERN: &str = "^B[A-P][A-Za-z0-9+/]{85}=$";
 
@@ -112,7 +112,8 @@ pub struct Joined {
     pub expires_ms: u64,
     /// URL of the manager over TLS.
     pub manager: String,
-    /// The manager's watermark: the node follows only a store that contains it.
+    /// The manager's watermark (term and revision of its store): the node accepts only managers whose store contains
+    /// it.
     #[serde(default)]
     pub watermark: Watermark,
 }

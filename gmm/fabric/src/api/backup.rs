@@ -1,5 +1,5 @@
-//! Bodies of requests about backups: the store as one file, and the authority of the fabric, which is a secret of its
-//! own.
+//! Bodies of requests about backups: the store as one file, and the authority (CA) of the fabric, a secret that is
+//! backed up separately.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub struct RestoreStore {
 }
 
 impl RestoreStore {
-    /// Returns a request to restore `backup`, which has to be of this fabric and its authority.
+    /// Returns a request to restore `backup`, which has to be a backup of this fabric, made with its present authority.
     pub fn new(backup: String) -> Self {
         Self { backup, other_fabric: false, authority: None, without_authority: false }
     }
@@ -61,7 +61,8 @@ impl RestoreStore {
 pub struct RestoredStore {
     /// The watermark of the state that the backup replaced.
     pub before: Watermark,
-    /// The watermark in the backup. Nodes that have seen later changes do not follow until these are given up.
+    /// The watermark (term and revision) in the backup. Nodes that have seen later changes do not accept this manager
+    /// until an administrator gives these changes up.
     pub restored: Watermark,
     /// The watermark after the restoration.
     pub now: Watermark,

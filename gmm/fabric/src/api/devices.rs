@@ -25,8 +25,8 @@ pub struct Bind {
     pub compute_node: Owner,
     /// Name of the memory node whose LD is bound.
     pub memory_node: Name,
-    /// The LD; none: a single logical device as a whole; of a multi-logical device, the first unbound LD that
-    /// has capacity.
+    /// LD-ID of the LD. None: of a single logical device, the whole; of a multi-logical device, the first unbound LD
+    /// that has capacity.
     #[serde(default)]
     pub ld: Option<u16>,
     /// The vPPB of the compute node; none: its lowest free one.
@@ -68,7 +68,7 @@ pub struct LogicalDeviceStatus {
     /// Number of the FM API switch that the memory node is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch: Option<u32>,
-    /// Number of the port of that switch at which the memory node is.
+    /// Number of the port at which the memory node is connected to that switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u32>,
     /// Size in bytes: the reserved capacity, or the bytes of the LD's regions if these are more.

@@ -38,9 +38,10 @@ pub enum ErrorCode {
     /// This manager's store lacks changes that the node has seen: it is an older copy, or the store of another fabric.
     /// 409
     StaleManager,
-    /// The other copy of the legs is not in sync: they are the only ones with the content. 409
+    /// The legs (a region's parts on one memory node) are the only ones with the content: their other copy is not in
+    /// sync. 409
     OnlyCopy,
-    /// The legs of the region have changed since the epoch in the request. 409
+    /// The legs of the region (its parts on memory nodes) have changed since the epoch in the request. 409
     StaleEpoch,
     /// The body exceeds the server's limit. 413
     TooLarge,
@@ -56,14 +57,15 @@ pub enum ErrorCode {
     NodeRefused,
     /// The manager is overloaded or shutting down. 503
     Unavailable,
-    /// The manager lost the lead or its store, or ended, while it carried the request out: the request may or
-    /// may not have been done. 503
+    /// The manager lost the lead or its store, or ended, before the request was complete: the request may or may not
+    /// have been carried out. 503
     MayBeDone,
     /// The store or a backup cannot be written, for a reason other than a full disk. 500
     StoreFailed,
     /// Not enough free memory on reachable memory nodes. 507
     NoSpace,
-    /// The store cannot be written, because its disk is full or fails. Changes are refused until it can. 507
+    /// The store cannot be written, because its disk is full or fails. Changes are refused until the store can be
+    /// written. 507
     StoreFull,
     /// The request comes from a web page of another origin, or reaches this address under a name that is not
     /// the manager's. 403

@@ -1,4 +1,4 @@
-//! Bodies of requests about nodes that do not follow this manager because its store lacks changes they have seen, and
+//! Bodies of requests about nodes that do not accept this manager because its store lacks changes they have seen, and
 //! about memory that a memory node holds although it belongs to no region.
 
 use std::fmt;
@@ -48,27 +48,27 @@ pub struct Held {
     pub bytes: u64,
 }
 
-/// Report of a node that does not follow this manager, with the memory that the node holds.
+/// Report of a node that does not accept this manager, with the memory that the node holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NotFollowed {
-    /// The memory node, compute node or FM client that does not follow.
+    /// The memory node, compute node or FM client that does not accept this manager.
     pub node: Party,
-    /// The watermark of the manager that the node followed last.
+    /// The watermark (term and revision) of the manager that the node accepted last.
     pub seen: Watermark,
     /// The memory that the node holds.
     #[serde(default)]
     pub holds: Vec<Held>,
 }
 
-/// A node that does not follow this manager, because the store lacks changes that the node has seen.
+/// A node that does not accept this manager, because the store lacks changes that the node has seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RefusedNode {
-    /// The memory node, compute node or FM client that does not follow.
+    /// The memory node, compute node or FM client that does not accept this manager.
     pub node: Party,
-    /// The watermark of the manager that the node followed last.
+    /// The watermark (term and revision) of the manager that the node accepted last.
     pub seen: Watermark,
     /// Time of the first refusal, in milliseconds since the Unix epoch.
     pub since_ms: u64,
@@ -79,12 +79,13 @@ pub struct RefusedNode {
     pub would_lose: Vec<Held>,
 }
 
-/// Request to have nodes follow this manager although its store lacks changes that they have seen.
+/// Request to have nodes accept this manager although its store lacks changes that they have seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AdoptFabric {
-    /// The watermarks that the nodes have seen, from [`RefusedNode`]s: nodes with other watermarks still do not follow.
+    /// The watermarks that the nodes have seen, from [`RefusedNode`]s: nodes with other watermarks still do not accept
+    /// this manager.
     pub seen: Vec<Watermark>,
 }
 

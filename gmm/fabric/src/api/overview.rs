@@ -74,10 +74,10 @@ pub struct MemoryNodeOverview {
     /// replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<String>,
-    /// Arrival time of the node's latest report, in milliseconds since the Unix epoch; none if no report has
-    /// arrived since this manager leads.
+    /// Arrival time of the node's latest report, in milliseconds since the Unix epoch; none if no report has arrived
+    /// since this manager began to lead.
     pub reported_ms: Option<u64>,
-    /// Counters from that report; none if it contains no counters.
+    /// Counters from the node's latest report; none if it contains no counters.
     pub traffic: Option<Traffic>,
 }
 
@@ -125,7 +125,7 @@ pub struct ComputeNodeOverview {
     pub health: Health,
     /// True while the node is held in reset: it attaches nothing until it is released.
     pub held: bool,
-    /// Maximum total size of the node's regions, in bytes; none: no limit of its own.
+    /// Quota of the node: maximum total size of its regions, in bytes; none if it has no quota.
     pub quota: Option<u64>,
     /// Total size of the node's regions that are not being destroyed, in bytes.
     pub bytes: u64,

@@ -85,7 +85,7 @@ pub struct CreateRegion {
 }
 
 impl std::fmt::Display for CreateRegion {
-    /// Writes the request as words for messages.
+    /// Writes the request in words, for messages to people.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("create region ")?;
         self.name.iter().try_for_each(|name| write!(f, "{name} "))?;
@@ -311,7 +311,7 @@ pub struct ShareRegion {
     /// User id on that compute node that may read; none: every user of its agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Maximum wait for the memory nodes, in milliseconds.
+    /// Maximum wait for the memory nodes to begin or end the share, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
 }
@@ -349,8 +349,7 @@ pub struct CloneRegion {
 pub struct RelocateRegion {
     /// The memory node that the parts are on.
     pub from: Name,
-    /// The memory node that the parts move to; none: stop moving parts from `from`, and keep what has not
-    /// moved.
+    /// The memory node that the parts move to; none: the move is stopped, and parts that have not moved stay on `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Name>,
     /// Maximum wait for the parts to have moved, in milliseconds.
@@ -358,7 +357,8 @@ pub struct RelocateRegion {
     pub wait_ms: u64,
 }
 
-/// Request to declare a region's legs on one memory node stale, sent by the agent of the region's owner.
+/// Request to declare stale a region's legs on one memory node (its parts there), sent by the agent of the region's
+/// owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -371,8 +371,8 @@ pub struct LegsStale {
     pub epoch: u64,
 }
 
-/// Report by the agent of a region's owner that it has filled a stale leg, which now has the content of its
-/// position.
+/// Report by the agent of a region's owner that it has filled a stale leg (a part of the region on one memory node),
+/// which now has the same content as its other copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

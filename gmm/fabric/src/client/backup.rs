@@ -1,4 +1,4 @@
-//! Calls about backups: taking one of the manager's store or of its authority, and restoring.
+//! Calls that back up the manager's store or its authority, or restore a backup.
 
 use reqwest::Method;
 
@@ -12,7 +12,7 @@ impl Client {
         Ok(taken.1)
     }
 
-    /// Returns the authority by which nodes know the manager; `None` if it serves without TLS.
+    /// Returns the authority (CA) by which nodes authenticate the manager; `None` if the manager serves without TLS.
     pub async fn backup_authority(&self) -> Result<Option<AuthorityPem>, ClientError> {
         let BackupAuthority { authority } =
             self.get("/v1/backup/authority", "back the fabric's authority up").await?;

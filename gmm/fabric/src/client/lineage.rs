@@ -1,4 +1,4 @@
-//! Calls about nodes that do not follow the manager, and about memory that belongs to no region.
+//! Calls about nodes that do not accept the manager, and about memory that belongs to no region.
 
 use reqwest::Method;
 
@@ -7,22 +7,23 @@ use crate::api::{AdoptFabric, NotFollowed, Orphans, RefusedNode, ReleaseOrphans,
 use crate::model::Name;
 
 impl Client {
-    /// Lists the nodes that do not follow this manager, because its store lacks changes that they have seen.
+    /// Lists the nodes that do not accept this manager, because its store lacks changes that they have seen.
     pub async fn refused_nodes(&self) -> Result<Vec<RefusedNode>, ClientError> {
         self.get("/v1/refused", "list refused nodes").await
     }
 
-    /// Reports that a node does not follow this manager, and the memory that the node holds.
+    /// Reports that a node does not accept this manager, and the memory that the node holds.
     pub async fn not_followed(&self, said: &NotFollowed) -> Result<(), ClientError> {
         let asked = format!("record that {} does not follow", said.node);
         self.exchange(Method::POST, "/v1/refused", &asked, Some(said), 0).await.map(drop)
     }
 
-    /// Gives up histories that refused nodes have seen and this manager's store lacks. Those nodes then
-    /// follow this manager.
+    /// Gives up histories that refused nodes have seen and this manager's store lacks. Those nodes then accept this
+    /// manager.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found` if no refused node has seen one of them.
+    /// Any [`ClientError`]; refused with `not_found` if the request names no history, or one that no refused node has
+    /// seen.
     pub async fn adopt_fabric(&self, adopt: &AdoptFabric) -> Result<(), ClientError> {
         self.exchange(Method::POST, "/v1/adopt", "adopt the fabric", Some(adopt), 0).await.map(drop)
     }

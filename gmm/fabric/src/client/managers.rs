@@ -1,8 +1,9 @@
-//! Choice of the manager for a request, if there are several: the leader, once a manager has named it; or
-//! else the manager that answered last; or else, if that one does not answer, the next in the list.
+//! Choice of the manager for a request, if there are several: the leader, if a manager has named it; otherwise the
+//! manager that answered last; and if that manager does not answer, the next one in the list.
 //!
-//! A request is sent again only if it cannot be carried out twice: it was never sent, a manager that does not lead
-//! answered it, or it only reads. Otherwise the caller gets an error, and its next request goes to the next manager.
+//! A request goes to another manager only if it cannot be carried out twice: the connection failed before the request
+//! was sent, a manager that does not lead answered it, or it only reads. Otherwise the caller gets an error, and its
+//! next request goes to the next manager.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -197,8 +198,7 @@ impl Managers {
             let asked = self.ask_once(request, &mut elects).await;
             let reason = match &asked {
                 Ok(answer) if answer.leaderless => leaderless_reason(&answer.body),
-                // A single manager that does not answer is down. If there are several, another one may soon
-                // be elected.
+                // Waits only if there are several managers: if none of them answers, one may soon be elected.
                 Err(Unanswered::Because(reason)) if elects => reason.clone(),
                 _ => return asked,
             };

@@ -14,7 +14,8 @@ use crate::model::{Name, Region};
 pub enum Destroyed {
     /// The region is removed; its memory is zeroed and free.
     Gone,
-    /// Memory nodes have not yet confirmed; the manager continues without further calls.
+    /// Memory nodes have not yet confirmed that all of the region's memory is zeroed; the manager continues without
+    /// further calls.
     Draining(Box<RegionStatus>),
 }
 
@@ -158,8 +159,8 @@ impl Client {
         self.call(Method::POST, &path, &format!("seal region {name}"), Some(order), order.wait_ms).await
     }
 
-    /// Lets a further compute node read a sealed region, or ends the share, and waits up to `order.wait_ms`
-    /// until the memory nodes have followed.
+    /// Lets a further compute node read a sealed region, or ends the share, and waits up to `order.wait_ms` until the
+    /// memory nodes have carried out the change.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `limit_reached`.
@@ -202,19 +203,19 @@ impl Client {
         self.call(Method::POST, &path, &asked, Some(relocate), relocate.wait_ms).await
     }
 
-    /// Declares stale the legs of a mirrored region on one memory node, on behalf of its owner's agent. Returns the
-    /// region after the commit.
+    /// Declares stale the legs of a mirrored region on one memory node (its parts there), on behalf of its owner's
+    /// agent. Returns the region after the commit.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, `not_registered` (not the owner's present agent), `only_copy` (the
-    /// other copy is not in sync) or `stale_epoch` (the legs changed meanwhile: look at the region again).
+    /// Any [`ClientError`]; refused with `not_found`, `not_registered` (not the owner's present agent), `only_copy`
+    /// (the other copy is not in sync) or `stale_epoch` (the legs have changed meanwhile: request the region again).
     pub async fn legs_stale(&self, name: &Name, stale: &LegsStale) -> Result<Region, ClientError> {
         let asked = format!("declare stale the legs of region {name} on {}", stale.mac);
         self.call(Method::POST, &format!("/v1/regions/{name}/legs/stale"), &asked, Some(stale), 0).await
     }
 
-    /// Reports that a stale leg has the content of its position, on behalf of the owner's agent. Returns the region after
-    /// the commit.
+    /// Reports, on behalf of the owner's agent, that a stale leg (a region's part on one memory node) has the same
+    /// content as its other copy. Returns the region after the commit.
     ///
     /// # Errors
     /// As [`legs_stale`](Self::legs_stale), without `only_copy`.

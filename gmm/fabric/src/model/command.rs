@@ -85,13 +85,12 @@ pub enum NodeAction {
     /// Remove the mapping of the former owner, wait until every worker has passed a batch boundary without it, then map
     /// the same extents for another compute node. They keep their content: they are never filled with zeros.
     HandOver(HandOver),
-    /// Serve reads of a further compute node from the sealed extents of a mapping. Both have the same content.
+    /// Let a further compute node read the sealed extents of a mapping, at its own addresses.
     Share(Share),
-    /// Serve the further compute node no longer: wait until every worker has passed a batch boundary without it.
+    /// End a share: remove it, then wait until every worker has passed a batch boundary without it.
     Unshare(Share),
-    /// Map extents with the content that another mapping of the node has at this moment. They are served at
-    /// once, and filled page by page: later writes to the other mapping, or its removal, do not change their
-    /// content.
+    /// Map extents with the content that another mapping of the node has at this moment. The new extents are served at
+    /// once, and filled page by page: later writes to the other mapping, or its removal, do not change their content.
     Clone(CloneCmem),
 }
 

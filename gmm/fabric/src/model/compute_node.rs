@@ -28,12 +28,12 @@ pub struct ComputeNode {
     pub instance_id: u64,
     /// Number of the node's latest registration; a sync with an older number is refused. 0: never registered.
     pub registration: u64,
-    /// True if the agent that registered last has ended in order: each of its writes is complete on all copies.
+    /// True if the agent that registered last has shut down after each of its writes was complete on all copies.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub settled: bool,
     /// Reachable if the node has sent a message within the node time-out.
     pub health: Health,
-    /// Maximum total size of the node's regions, in bytes; none: no limit of its own.
+    /// Quota of the node: maximum total size of its regions, in bytes; none if it has no quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<u64>,
     /// True while the node is held in reset: it attaches nothing until it is released.
@@ -48,7 +48,8 @@ pub struct ComputeNode {
     /// Ranges of CMem that were allocated and are not in use, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retired: Vec<Retired>,
-    /// Number of the latest event such that every request made before the agent received the event has ended.
+    /// Number of an event, the latest one for which this holds: every request that the agent made before it received
+    /// the event has ended.
     #[serde(default)]
     pub quiet: u64,
     /// Number of the latest event that changed the node's regions or held or released the node.
@@ -65,7 +66,7 @@ pub struct Retired {
     pub bytes: u64,
     /// Instance id of the agent that used the range.
     pub instance_id: u64,
-    /// Number of the event that notifies that agent that the region has ended.
+    /// Number of the event that notifies that agent that the region no longer has this range.
     pub event: u64,
 }
 

@@ -192,7 +192,7 @@ pub enum EventKind {
         /// Total size of the memory released, in bytes.
         bytes: u64,
     },
-    /// A history that this store does not contain was given up: nodes that have seen it follow this store from now on.
+    /// A history that this store does not contain was given up: nodes that have seen it accept this store from now on.
     FabricAdopted {
         /// Term of the history that was given up.
         term: u64,
@@ -265,7 +265,8 @@ pub enum EventKind {
         /// Number of the last cleared event in the fabric's log.
         through: u64,
     },
-    /// Legs of a mirrored region on one memory node became stale: they lack content that the other copy has.
+    /// Legs of a mirrored region (its parts on one memory node) became stale: they lack content that the other copy
+    /// has.
     LegStale {
         /// Name of the mirrored region.
         region: Name,
@@ -278,7 +279,7 @@ pub enum EventKind {
         /// The reason why the legs became stale.
         reason: String,
     },
-    /// A stale leg was filled: it is in sync again.
+    /// A stale leg (a part of a region on one memory node) was filled: it is in sync again.
     LegFilled {
         /// Name of the mirrored region.
         region: Name,
@@ -327,7 +328,8 @@ pub enum EventKind {
         owner: CnId,
         /// Name of the memory node that the parts are on.
         memory_node: Name,
-        /// Name of the memory node that the parts move to; none: what has not moved stays.
+        /// Name of the memory node that the parts move to; none if the move was stopped: parts that have not moved
+        /// stay.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<Name>,
     },

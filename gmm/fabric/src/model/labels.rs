@@ -148,7 +148,7 @@ struct LabelCondition {
     key: String,
     /// `None`: any value.
     value: Option<String>,
-    /// True for a condition that the label is absent, or has another value than this one.
+    /// True for a condition that the label is absent, or that its value is not `value`.
     negated: bool,
 }
 

@@ -17,7 +17,7 @@ pub struct LeaderTerm {
     pub run: u64,
     /// The first revision of the term.
     pub first: u64,
-    /// Histories of other stores, given up by an explicit command in this term: nodes that followed one of them follow
+    /// Histories of other stores, given up by an explicit command in this term: nodes that have seen one of them accept
     /// this store.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopted: Vec<Watermark>,
@@ -33,7 +33,7 @@ impl LeaderTerm {
     }
 }
 
-/// The manager's store lacks what this node has seen, so the node does not follow it.
+/// The manager's store lacks changes that this node has seen, so the node does not accept the manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the manager's store, at term {}, revision {}, does not have what this node has seen, term {}, revision {}: it is an older \

@@ -1,4 +1,5 @@
-//! A region: memory that one compute node uses as one address range, its HDM decoders, and its legs on memory nodes.
+//! A region: memory that one compute node uses as one address range, its HDM decoders, and its legs (its parts on
+//! memory nodes).
 //!
 //! ```text
 //!            create                  all legs confirmed
@@ -12,8 +13,9 @@
 //!      every leg zeroed
 //! ```
 //!
-//! A region grows by additional decoders above the existing ones. These are committed, and the region's size grows,
-//! once all their legs are mapped; until then the existing part does not change.
+//! A region grows by additional decoders above the existing ones. When memory nodes have mapped all legs of the
+//! additional decoders, these decoders are committed, and the region's size grows; until then the existing part does
+//! not change.
 
 use core::net::SocketAddr;
 use std::fmt;
@@ -34,7 +36,7 @@ pub struct Region {
     pub name: Name,
     /// CN id of the only compute node that may use the region.
     pub owner: CnId,
-    /// Usable bytes: the sizes of the committed decoders.
+    /// Usable bytes of the region: the sum of the sizes of its committed decoders.
     pub size: u64,
     /// Interleave ways that the user has requested.
     pub ways: Ways,
@@ -49,7 +51,7 @@ pub struct Region {
     /// Result of the owner's accesses to addresses of the region beyond `size`.
     #[serde(default)]
     pub unmapped: Unmapped,
-    /// Present once the owner has been asked to release the region, and after the release.
+    /// State of the release of the region by its owner; none if no release was ordered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<Release>,
     /// The reason why the region is being destroyed, if a memory node refused to map it.
@@ -58,10 +60,12 @@ pub struct Region {
     /// User id on the compute node that may use the region; none: every user of that node's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Protection of the content, which determines the number of legs per position.
+    /// Protection of the content against the loss of a memory node; it determines the number of copies of each part of
+    /// the region.
     #[serde(default, skip_serializing_if = "Protection::is_none")]
     pub protect: Protection,
-    /// True once the content can never change again: memory nodes refuse writes, and other compute nodes may read it.
+    /// True if the region is sealed: its content never changes again, memory nodes refuse writes, and other compute
+    /// nodes can be permitted to read it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sealed: bool,
     /// Compute nodes other than the owner that may read the sealed region.
@@ -70,10 +74,10 @@ pub struct Region {
     /// Labels that people have given to the region.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// The region that this one is a clone or a snapshot of.
+    /// Region of which this region is a clone or a snapshot; none for other regions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Number of changes of the set of legs that are in sync. It only grows.
+    /// Number of changes so far to the set of legs (parts on memory nodes) that are in sync. It only grows.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub epoch: u64,
     /// Creation time, in milliseconds since the Unix epoch.
@@ -90,7 +94,7 @@ impl Region {
         self.decoders.iter().map(|decoder| decoder.size).sum()
     }
 
-    /// Returns the bytes that are being added and not yet usable.
+    /// Returns the number of bytes that are being added to the region and are not usable yet.
     pub fn growing(&self) -> u64 {
         self.bytes() - self.size
     }
@@ -108,30 +112,30 @@ impl Region {
     }
 }
 
-/// Origin of a clone or snapshot: the region whose content it began with.
+/// Origin of a clone or snapshot: the region whose content was copied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Origin {
-    /// Name of that region when the clone was ordered.
+    /// Name that the copied region had when the clone or snapshot was ordered.
     pub region: Name,
-    /// True while the owner of that region has yet to release it: until then, memory nodes get no order to
-    /// clone the region.
+    /// True while the owner of the copied region has not released it yet: before the release, memory nodes get no order
+    /// to clone the region.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: bool,
 }
 
-/// A compute node that may read a sealed region of another.
+/// A compute node that may read a sealed region of another compute node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reader {
     /// CN id of the compute node that may read the region.
     pub cn: CnId,
-    /// User id on the reader's compute node that may read; none: every user of that node's agent.
+    /// User id on the reading compute node that may read the region; none: every user of that node's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The reader's address of each leg of the region, in the order of the legs.
+    /// Address and state of each leg (part on one memory node) for the reader, in the order of the region's legs.
     pub legs: Vec<ReaderLeg>,
-    /// True once the share ends; the entry is removed when no memory node serves the reader any more.
+    /// True if the share is being ended; the entry is removed when no memory node serves the reader any more.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ends: bool,
 }
@@ -143,7 +147,7 @@ impl Reader {
     }
 }
 
-/// Address and state of one leg of a sealed region for one reader.
+/// Address and state, for one reader, of one leg (part on one memory node) of a sealed region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReaderLeg {
@@ -173,13 +177,13 @@ pub enum ShareState {
 pub struct HdmDecoder {
     /// Offset in the region of the first byte that the decoder covers.
     pub offset: u64,
-    /// Bytes that the decoder covers; each leg has `size / ways` of them.
+    /// Bytes that the decoder covers; each of its legs (parts on memory nodes) has `size / ways` bytes.
     pub size: u64,
     /// Interleave ways: 1, 2, 3, 4, 6, 8, 12 or 16.
     pub ways: Ways,
     /// Interleave granularity: 256 bytes to 16 KiB.
     pub granularity: Granularity,
-    /// True once all legs of the decoder have been mapped: from then on, the decoder is in use.
+    /// True if memory nodes have mapped all legs of the decoder, which is in use from then on.
     pub committed: bool,
 }
 
@@ -207,34 +211,35 @@ pub struct Release {
     pub destroy: bool,
     /// True if the owner has released the region, or has stopped.
     pub done: bool,
-    /// CN id of the compute node that the region moves to: it becomes the owner after the release.
+    /// CN id of the compute node that owns the region after the release; none if the region is neither moved nor
+    /// sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<CnId>,
-    /// True to seal the region after the release; `to` is its owner.
+    /// True to seal the region after the release; `to` is then the present owner.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seal: bool,
-    /// True if the owner releases the region only until memory nodes have cloned it, and then gets it back.
+    /// True if the release is temporary: the owner gets the region back when memory nodes have cloned it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub copy: bool,
 }
 
-/// State of a region. If the conditions of several states hold, the last of these in the list is the state.
+/// State of a region. If the conditions of several variants hold, the last of these variants is the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RegionState {
     /// Every leg is in sync, and every memory node of the region is reachable.
     Active,
-    /// Every position of the mirrored region has a leg in sync on a reachable memory node, but a copy is missing, stale
-    /// or on an unreachable node: the content does not outlive the loss of a further node.
+    /// Every part of the mirrored region has a copy in sync on a reachable memory node, but some second copy is
+    /// missing, stale or on an unreachable node: the loss of one more node can destroy content.
     Exposed,
-    /// A position of the region has no leg in sync on a reachable memory node; the content is available again once the
+    /// Some part of the region has no copy in sync on a reachable memory node; the content is available again when the
     /// node is reachable.
     Degraded,
     /// Memory nodes have not yet confirmed the mapping, or the change of the owner; the region is not usable.
     Creating,
-    /// A memory node lost the content of a leg, and no other copy of the leg is in sync. The leg is not
-    /// mapped until the region is reset or destroyed.
+    /// A memory node lost the content of a leg (a part of the region), and no other copy of the leg is in sync. The leg
+    /// stays unmapped until the region is reset or destroyed.
     Lost,
     /// The owner is asked to write back modified data and to release the region.
     Releasing,
@@ -259,8 +264,8 @@ impl fmt::Display for RegionState {
     }
 }
 
-/// Part of a region on one memory node: one copy of what belongs to one position of a decoder. The chunks of
-/// this position, in order, are the owner's CMem `cmem_base .. cmem_base + bytes` on that node.
+/// Part of a region on one memory node: one copy of the chunks that a decoder interleaves to one position (one of its
+/// ways). In order, these chunks are the owner's CMem addresses `cmem_base .. cmem_base + bytes` on that node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Leg {
@@ -278,7 +283,8 @@ pub struct Leg {
     pub decoder: u32,
     /// Position of the leg in the decoder's interleave set, from 0.
     pub position: u32,
-    /// Number of the copy that the leg belongs to: 0 or 1. Either can be the only one.
+    /// Number of the copy that the leg belongs to, 0 or 1. The only copy of an unmirrored region can have either
+    /// number.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub copy: u8,
     /// First CMem byte address: a multiple of `extent_bytes`, unique among the present legs of the compute node.
@@ -293,11 +299,11 @@ pub struct Leg {
     pub incarnation: Option<u64>,
     /// State of the leg at its memory node.
     pub state: LegState,
-    /// Name of the memory node that the leg is being moved to, by an order for this region.
+    /// Name of the memory node to which an order for this region moves the leg; none if the leg does not move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moves_to: Option<Name>,
-    /// The former owner, for which the memory node maps the leg until it has confirmed the hand-over, or, after a
-    /// hand-over that failed, until it has unmapped the leg.
+    /// Former owner of the region, for which the memory node still maps the leg: until the node has confirmed the
+    /// hand-over to the new owner or, if the hand-over failed, until the node has unmapped the leg.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<FormerOwner>,
 }
@@ -318,12 +324,13 @@ impl Leg {
         self.macs.first().copied()
     }
 
-    /// Returns true if the leg has the content of its position.
+    /// Returns true if the leg is in sync: it has the present content of its part of the region.
     pub fn is_in_sync(&self) -> bool {
         self.state == LegState::Mapped
     }
 
-    /// Returns true if both legs are copies of the same position of the same decoder.
+    /// Returns true if both legs are copies of the same part of the region: the same interleave position of the same
+    /// decoder.
     pub fn is_copy_of(&self, other: &Leg) -> bool {
         (self.decoder, self.position) == (other.decoder, other.position) && self.copy != other.copy
     }
@@ -338,11 +345,12 @@ pub enum LegState {
     Mapping,
     /// The memory node has confirmed the mapping, and the leg has the content: it is in sync.
     Mapped,
-    /// The leg is mapped, or to be mapped again, and lacks content that the other copy has: it is neither read nor
-    /// written except to be filled.
+    /// The leg lacks content that the other copy has. It is mapped, or will be mapped again, and is only accessed to
+    /// fill it from the other copy.
     Stale,
-    /// The memory node registered again without the content.
+    /// The memory node registered again without the content of the leg.
     Lost,
-    /// An unmap command was issued, and its result is not known yet. The extents are not allocated again before that.
+    /// An unmap command was issued, and its result is not known yet. Until the result is known, the leg's extents are
+    /// not allocated again.
     Unmapping,
 }

@@ -128,7 +128,7 @@ impl schemars::JsonSchema for ByteSize {
             "type": ["string", "integer"],
             "minimum": 0,
             "maximum": u64::MAX,
-            // Every text of this form is a number below 2^64.
+            // Every text that matches the pattern is a number of bytes below 2^64.
             "pattern": "^(0x0*[0-9A-Fa-f]{1,16}|0*[0-9]{1,19} ?[bB]?|0*[0-9]{1,7} ?[kKmMgGtT]([iI]?[bB])?)$",
         })
     }

@@ -78,10 +78,11 @@ impl IdentityFile {
         Ok(())
     }
 
-    /// Applies the file's text, which another process may have replaced. Returns true if the text is newer.
+    /// Takes over the certificate in `text`, the present content of the file, which another process may have replaced.
+    /// Returns true if that certificate is newer than the known one.
     ///
     /// # Errors
-    /// [`IdentityError`] if the text belongs to another node.
+    /// [`IdentityError`] if the text belongs to another node, or has no usable key and certificates.
     pub fn follow(&mut self, text: &str) -> Result<bool, IdentityError> {
         let written = Self::parse(text)?;
         if written.renew_ms <= self.renew_ms {

@@ -57,7 +57,7 @@ mod tests {
     const DAY_MS: u64 = 86_400_000;
     const VALID_MS: u64 = 30 * DAY_MS;
 
-    /// For a year, the manager is unreachable for nine days at a time. The program must have a valid
+    /// Simulates a year in which the manager is unreachable for nine days at a time. The program must have a valid
     /// certificate at every moment, and send no more requests than necessary.
     #[test]
     fn a_certificate_is_valid_for_a_year_of_virtual_time() {

@@ -45,7 +45,8 @@ impl RequestContext<'_> {
 
     fn add(&mut self, device: &Device, request: &InitiateAdd) -> Result<CommandResponse, ReturnCode> {
         let ld = device.ld(request.host)?;
-        // The manager gives a region consecutive device addresses, so free capacity is always contiguous.
+        // The free and the contiguous policy have the same result: the manager gives a region consecutive device
+        // addresses, so its capacity is always contiguous.
         let chosen_here = matches!(request.policy, selection::FREE | selection::CONTIGUOUS);
         let blocks = request.length > 0 && request.length.is_multiple_of(device.block_bytes);
         let tag_taken = ld.capacity.iter().any(|capacity| capacity.tag == request.tag);
@@ -114,8 +115,8 @@ fn host_regions(device: &Device, request: GetHostRegions) -> Result<CommandRespo
     .into())
 }
 
-/// Accepts only the present configuration (blocks of the device's size, zeroed on release), and only while no
-/// host has capacity: nothing can be configured.
+/// Accepts the present configuration (blocks of the device's size, zeroed on release) while no host has capacity.
+/// Refuses everything else, because a region cannot be reconfigured.
 fn set_region(device: &Device, request: SetDcRegion) -> Result<CommandResponse, ReturnCode> {
     if request.region >= REGIONS || request.block_size != device.block_bytes {
         return Err(ReturnCode::InvalidInput);
@@ -146,8 +147,8 @@ pub fn extent(capacity: &Capacity) -> Extent {
     Extent { dpa: capacity.dpa, length: capacity.bytes, tag: capacity.tag, sequence: 0 }
 }
 
-/// Returns the tag in the request, if the request is for all capacity with the tag: its length is 0, or that
-/// of the capacity.
+/// Returns the tag in the request, if the request releases all capacity with this tag: its length is 0, or the length
+/// of that capacity.
 fn tagged(ld: &LogicalDevice, request: &InitiateRelease) -> Result<BTreeSet<Tag>, ReturnCode> {
     let of_tag = ld.capacity.iter().filter(|capacity| capacity.tag == request.tag);
     let bytes: u64 = of_tag.map(|capacity| capacity.bytes).sum();
@@ -155,8 +156,8 @@ fn tagged(ld: &LogicalDevice, request: &InitiateRelease) -> Result<BTreeSet<Tag>
     if bytes > 0 && whole { Ok(BTreeSet::from([request.tag])) } else { Err(ReturnCode::InvalidInput) }
 }
 
-/// Returns the tags of the given extents, if these are extents of this LD and all of its extents with these
-/// tags.
+/// Returns the tags of the listed extents, if these extents belong to this LD and include every extent of the LD with
+/// these tags.
 fn listed(ld: &LogicalDevice, extents: &[Extent]) -> Result<BTreeSet<Tag>, ReturnCode> {
     let asked: BTreeSet<(u64, u64)> = extents.iter().map(|extent| (extent.dpa, extent.length)).collect();
     let is_asked = |capacity: &&Capacity| asked.contains(&(capacity.dpa, capacity.bytes));

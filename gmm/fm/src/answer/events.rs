@@ -47,7 +47,7 @@ impl RequestContext<'_> {
         let overflowed = self.fabric.events(source, log).overflow.is_some();
         match last {
             Some(entry) => self.fabric.clear_events(source, log, entry.seq)?,
-            // Only the overflow is left to be cleared, and it has no number.
+            // The log has no records, only an overflow count, which has no event number.
             None if request.all && overflowed => self.fabric.clear_events(source, log, u64::MAX)?,
             None => {}
         }

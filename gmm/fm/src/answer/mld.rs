@@ -62,7 +62,7 @@ impl RequestContext<'_> {
             Opcode::SetQosAllocated => {
                 let mut qos = self.fabric.qos(port);
                 let done = set_fractions(&mut qos.allocated, payload)?;
-                // The parts must not exceed the whole bandwidth, 256/256.
+                // The sum of the fractions must not exceed the whole bandwidth, 256/256.
                 if qos.allocated.iter().map(|part| u32::from(*part)).sum::<u32>() > 256 {
                     return Err(ReturnCode::InvalidInput);
                 }

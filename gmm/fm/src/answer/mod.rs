@@ -43,7 +43,7 @@ pub struct ClientAgreements {
 }
 
 impl ClientAgreements {
-    /// Returns the agreements of a new connection, with the largest response limit.
+    /// Returns the settings of a new connection: this header layout, and the largest response limit.
     pub fn new(dialect: Dialect) -> Self {
         Self { dialect, response_limit: MESSAGE_MAX_LOG2 }
     }

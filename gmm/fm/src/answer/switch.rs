@@ -113,7 +113,8 @@ impl RequestContext<'_> {
             Some(vcs) => drop(self.host_of(vcs)?),
             None => drop(self.device_at(request.port)?),
         }
-        // Neither can be reset: hosts share the link of a memory node, and bridges have no state.
+        // Only a host's port can be held in reset. A memory node's port cannot, because hosts share its link; a reset
+        // of a bridge is refused, because bridges have no state.
         self.fabric.hold(vcs.ok_or(ReturnCode::Unsupported)?, held.ok_or(ReturnCode::Unsupported)?)?;
         Ok(().into())
     }
@@ -198,7 +199,8 @@ impl RequestContext<'_> {
         Ok(CommandResponse::InBackground)
     }
 
-    /// Generates an AER event, only at a vPPB with a bound LD: other links report their errors themselves.
+    /// Generates an AER event at a vPPB with a bound LD. Other vPPBs are refused, because their links report errors
+    /// themselves.
     fn generate_aer(&mut self, request: GenerateAer) -> Result<CommandResponse, ReturnCode> {
         let slot = self.vppb(request.vcs, request.vppb)?;
         slot.and_then(|slot| slot.ld).ok_or(ReturnCode::InvalidInput)?;

@@ -50,7 +50,7 @@ impl Answerer for Shared {
 /// Time-out of every wait, after which the test fails.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A listener over a fabric in memory, in threads of its own, until it is dropped.
+/// A listener over a fabric in memory. It runs in separate threads until this value is dropped.
 pub struct Serving {
     pub addresses: Vec<SocketAddr>,
     runtime: tokio::runtime::Runtime,
@@ -117,7 +117,8 @@ pub struct Received {
     pub body: Vec<u8>,
 }
 
-/// Receives the next message, and asserts that it is a server's: no tag owner, packets in sequence.
+/// Receives the next message, and asserts that it is a response of a server: the tag-owner bit is clear, and the
+/// packets are in sequence.
 pub fn receive(stream: &mut TcpStream) -> Received {
     let mut content = Vec::new();
     let mut due = None;

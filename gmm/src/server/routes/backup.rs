@@ -76,7 +76,8 @@ fn refused(error: impl Into<String>, hint: &'static str) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, error, hint)
 }
 
-/// The authority to store once the backup with this head is restored; none: the present one stays.
+/// The authority to store after the restore of the backup whose first line is `head`; none: the present authority
+/// stays.
 fn restored_authority(
     head: &BackupHead,
     given: Option<AuthorityPem>,
@@ -135,8 +136,8 @@ async fn restore(
         .await?;
     let hint = "nothing was changed; with `--other-fabric` it takes the place of this one";
     let restored = restored.map_err(|error| refused(error, hint))?;
-    // The authority is stored last: if this request is interrupted here, a repeated one stores it. A known
-    // authority is stored, too, since somebody may have emptied the store in etcd.
+    // The authority is stored last: if this request is interrupted here, a repeated request stores it. It is stored
+    // even if the manager uses it already, because somebody may have emptied the store in etcd.
     if let Some(authority) = authority {
         let hash = authority.hash();
         authenticator.replace_authority(authority).await.map_err(|error| {

@@ -133,12 +133,12 @@ async fn changed(
     Ok(Json(node?))
 }
 
-/// The error for a node whose registration another one replaced before the answer.
+/// The error for a node whose registration was replaced by another registration before the answer.
 pub fn registration_replaced() -> ApiError {
     ApiError::new(ErrorCode::NotRegistered, "the registration is gone", "register again")
 }
 
-/// The error for a node whose registration another one replaced during a long poll.
+/// The error for a node whose registration was replaced by another registration during a long poll.
 pub fn superseded() -> ApiError {
     let error = "another registration under this identity took over while this sync waited";
     ApiError::new(

@@ -10,7 +10,7 @@ use cxloe_fabric::api::{ErrorBody, ErrorCode};
 
 /// Failures that are possible for every request.
 const ANY: [ErrorCode; 10] = [
-    // No manager leads, or another one; the core is busy; the store fails.
+    // Another manager leads, or no manager leads; the core is busy; the store fails.
     ErrorCode::NotLeader,
     ErrorCode::Unavailable,
     ErrorCode::StoreFailed,

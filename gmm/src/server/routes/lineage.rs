@@ -1,5 +1,5 @@
-//! Routes for nodes that do not follow this manager, since its store lacks changes that they have seen: nodes report
-//! this; users list the nodes and give up the missing history.
+//! Routes for nodes that refuse this manager because its store lacks changes that they have seen. Nodes report the
+//! refusal; users list these nodes, and can make them accept the store.
 
 use axum::Json;
 use axum::extract::State;

@@ -78,7 +78,7 @@ async fn unbind(
     let Some(device) = device.filter(is_unbinding) else { return Ok(Removed::Done) };
     let current = move |manager: &Manager| {
         let ld = manager.state().logical_devices.get(&place).filter(|ld| is_unbinding(ld))?;
-        // A logical device that is bound to another compute node by now was released by the first one.
+        // If the logical device is now bound to another compute node, the first compute node has released it.
         let same =
             ld.binding.as_ref().map(|b| b.compute_node) == device.binding.as_ref().map(|b| b.compute_node);
         same.then(|| manager.device_status(ld))

@@ -129,7 +129,8 @@ async fn grow(
 ) -> Result<Settled<Region, 200>, ApiError> {
     let (size, wait_ms) = (grow.size.0, grow.wait_ms);
     let progress = move |region: &Region| {
-        // A leg that is unmapped although it was never committed is one that its memory node has refused.
+        // If a leg (a part on one memory node) is unmapped without having been committed, its memory node has refused
+        // to map it.
         let refused =
             region.legs.iter().any(|leg| leg.state == LegState::Unmapping && !region.is_committed(leg));
         match region.state {
@@ -254,7 +255,7 @@ async fn relocate(
         match region.state {
             _ if to.is_none() || here.peek().is_none() => RegionProgress::Done,
             RegionState::Draining | RegionState::Lost => RegionProgress::Failed,
-            // Another order has replaced this one.
+            // Another order has replaced the order of this request.
             _ if here.any(|leg| leg.moves_to != to) => RegionProgress::Failed,
             _ => RegionProgress::Pending,
         }
@@ -347,7 +348,7 @@ async fn destroy(
     Ok(left.map_or(Removed::Done, |(_, region)| Removed::Pending(region)))
 }
 
-/// State of a region, judged by its mapping on memory nodes.
+/// Progress of the mapping of a region on memory nodes, from the region's state.
 fn mapped(region: &Region) -> RegionProgress {
     match region.state {
         RegionState::Creating => RegionProgress::Pending,

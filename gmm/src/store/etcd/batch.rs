@@ -1,6 +1,6 @@
-//! The records of one commit as steps of etcd transactions. A transaction may have a limited number of steps
-//! and bytes, and must not contain a key twice. So records that a later one replaces are left out, and the
-//! others are split into chunks.
+//! The records of one commit as steps of etcd transactions. A transaction may have a limited number of steps and bytes,
+//! and must not contain a key twice. So records that later records replace are left out, and the remaining records are
+//! split into chunks.
 
 use std::collections::BTreeMap;
 

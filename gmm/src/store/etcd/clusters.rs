@@ -34,9 +34,9 @@ impl Clusters {
         }
     }
 
-    /// Judges an answer of the member with this index from the cluster with this number. The cluster of a
-    /// majority of the given members is this manager's. Without a majority, it is the one judged to be so
-    /// before, or else the only one seen.
+    /// Judges an answer of the member with this index from the cluster with this number. This manager's cluster is the
+    /// one to which a majority of the configured members belongs. Without a majority, it is the cluster that was judged
+    /// to be this manager's before, or else the only cluster seen.
     pub fn judge(&mut self, member: usize, cluster: u64) -> ClusterJudgement {
         self.saw(member, cluster);
         let count = |cluster: u64| self.seen.iter().filter(|seen| **seen == Some(cluster)).count();

@@ -156,7 +156,7 @@ struct Members {
     /// Index of the member to ask next, modulo their number.
     current: AtomicUsize,
     clusters: Mutex<Clusters>,
-    /// True once each member was asked for its cluster.
+    /// True if every member has been asked for the number of its cluster.
     probed: AtomicBool,
 }
 
@@ -184,7 +184,8 @@ impl Gateway {
         Self::over(Arc::new(members), place.access.clone())
     }
 
-    /// A client of the same cluster with connections of its own. Both share the findings about the members.
+    /// Creates a client of the same cluster with separate connections. Both clients share their findings about the
+    /// members.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -312,15 +313,15 @@ impl Gateway {
         }
     }
 
-    /// Asks each of several members, once, for the number of its cluster. A member that does not answer is
-    /// judged later, by its first answer to another request.
+    /// Asks every member for the number of its cluster, before the first request and only if there are several members.
+    /// A member that does not answer is judged later, by its first answer to another request.
     async fn probe(&self) {
         let hosts = &self.members.hosts;
         if hosts.len() == 1 || self.members.probed.swap(true, Ordering::Relaxed) {
             return;
         }
         let asked = hosts.iter().map(|host| async move {
-            // Every member answers this, without a quorum and without a token.
+            // Every member answers this request, without a quorum and without a token.
             let (status, body) =
                 self.post(host, None, "maintenance/status", &json!({}), CONNECT_TIMEOUT).await.ok()?;
             cluster_of(&serde_json::from_slice(&body).ok().filter(|_| status == 200)?)

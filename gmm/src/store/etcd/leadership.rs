@@ -216,7 +216,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Opens the store at `place` for this leader. The store's client shares what is known about etcd's
+    /// Opens the store at `place` for this leader. The store's client and this leader share their findings about etcd's
     /// members.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ impl Leadership {
                     answer.header.revision
                 }
                 Ok(answer) => return lost(key, answer.found(0)),
-                // If etcd does not answer, the end of the lease decides.
+                // If etcd does not answer, this manager leads until its lease ends.
                 Err(_) => {
                     tokio::time::sleep(backoff.pause()).await;
                     continue;
@@ -279,7 +279,7 @@ impl Leadership {
         let (usual, mut pause, mut trouble) = (self.ttl / 3, self.ttl / 3, None);
         loop {
             tokio::time::sleep(pause.min(lease.remaining())).await;
-            // The renewed lease counts from the request, since the answer may come late.
+            // The renewed lease is counted from the time of the request, because the answer may arrive late.
             let asked_ms = boot_ms();
             let remaining = lease.remaining();
             if remaining.is_zero() {

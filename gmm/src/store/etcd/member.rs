@@ -23,7 +23,7 @@ pub struct EtcdMember {
     pub cluster: Option<u64>,
     /// True if the cluster's database is full.
     pub full: bool,
-    /// Reason why this manager cannot read its keys there; none if it can.
+    /// Reason why this manager cannot read its keys through this member; none if it can.
     pub failed: Option<EtcdError>,
 }
 

@@ -208,8 +208,8 @@ impl EtcdStore {
                 head.value.parse().map_err(|_| self.damaged_error("redo/head", "it is no number"))?;
             tracing::info!(store = %self.place, parts = count, "finishing a commit that was under way");
             let mut parts = Vec::new();
-            // From `redo/0` to below `redo/:`, which follows `redo/9`, are the parts of the log without its
-            // head.
+            // The parts of the redo log, without its head, have the keys from `redo/0` up to, but not including,
+            // `redo/:`; the colon sorts directly after the digit 9.
             let (first, end) = (self.place.key("redo/0"), self.place.key("redo/:"));
             self.pages(first, &end, found.header.revision, |part| {
                 let steps = serde_json::from_str(&part.value);

@@ -121,7 +121,7 @@ pub struct Tries {
 }
 
 impl Tries {
-    /// A request to a cluster of which `members` are known.
+    /// The tries of a request to a cluster with this number of known members.
     pub fn new(members: usize) -> Self {
         Self { members, tokens: TOKENS_MAX }
     }

@@ -1,5 +1,5 @@
-//! Clones: mappings whose extents are filled with the content of another mapping of this node, page by page,
-//! while both mappings are in use.
+//! Clones: mappings whose extents are filled with the content of another mapping of this node, page by page, while both
+//! mappings are in use.
 //!
 //! ```text
 //!   plan_clone: earlier copies to the extents are given up    -- every worker has passed --> extents are prepared
@@ -7,7 +7,7 @@
 //!   serve_clone: the extents are mapped; the rest is copied in the background
 //! ```
 //!
-//! A command that is carried out again starts over with the extents that are not mapped yet.
+//! A clone command that is repeated starts again, with the extents that are not mapped yet.
 
 use cxloe_fabric::model::{CloneCmem, NodeAction, NodeCommand};
 
@@ -17,7 +17,7 @@ use crate::pool::MpExtent;
 use crate::translation::{TableError, Translation};
 
 impl Mappings {
-    /// Takes the second job of a command whose first job is complete.
+    /// Takes the second job of a command when its first job is complete.
     pub(crate) fn take_continuation(&mut self) -> Option<Job> {
         self.continuation.take()
     }
@@ -60,7 +60,7 @@ impl Mappings {
         }
     }
 
-    /// Maps the extents of a clone. Call once every worker has the copies in its set.
+    /// Maps the extents of a clone. Call after every worker has taken a set that contains the clone's copies.
     pub(super) fn serve_clone(&mut self, command: &NodeCommand) {
         let mapping = command.action.mapping();
         let extents: Vec<MpExtent> =
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Each region has a compute node of its own.
+    /// Id of the compute node that owns the region; each region has another one.
     fn cn(region: u64) -> u64 {
         0x0200_0000_0001 + region
     }
@@ -182,14 +182,13 @@ mod tests {
             Node { pool, mappings, seq: 0 }
         }
 
-        /// Replaces the process by another one that serves the same memory, without an orderly end.
+        /// Simulates a crash: replaces the process by another one that serves the same memory.
         fn restart(&mut self) {
             self.mappings = Mappings::open(Arc::clone(&self.pool), Watermark::default()).0;
             self.seq = 0;
         }
 
-        /// Carries out a command; calls `pass`, by which workers pass a batch boundary, until each job is
-        /// due.
+        /// Carries out a command. Calls `pass`, which makes the workers pass a batch boundary, until each job is due.
         fn order(&mut self, action: NodeAction, mut pass: impl FnMut()) -> Option<String> {
             self.seq += 1;
             let command = NodeCommand { seq: self.seq, term: 1, revision: self.seq, action };
@@ -239,8 +238,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-        /// After writes, clones, copies, unmaps and restarts in any order, each region reads as it was
-        /// written last, or as its source read when it was cloned.
+        /// After writes, clones, copies, unmaps and restarts in any order, each region contains what was last written
+        /// to it or, if it was not written since it was cloned, its source's content at that time.
         #[test]
         fn clones_have_the_content_of_their_moment(steps in prop::collection::vec(step(), 1..120)) {
             let mut node = Node::new();
@@ -292,8 +291,7 @@ mod tests {
                     prop_assert_eq!(workers[0].read(*region, page), Some(*value), "region {} page {}", region, page);
                 }
             }
-            // Once all copies are complete, the workers' sets are empty, so that requests have nothing to
-            // search.
+            // After the last copy, the workers' sets are empty, so that requests do not search them.
             while node.mappings.table().copy_pages(64) {}
             workers.iter_mut().for_each(Worker::begin_batch);
             prop_assert_eq!(node.mappings.table().bytes_to_copy(), 0);
@@ -301,8 +299,8 @@ mod tests {
         }
     }
 
-    /// A writer of the source, a user of the clone and the background copy run at once, each in a thread:
-    /// source and clone each keep their own content.
+    /// One thread writes the source, one uses the clone, and one copies in the background, all at the same time: source
+    /// and clone must each keep their own content.
     #[test]
     fn threads_that_touch_the_same_pages_lose_nothing() {
         for round in 0..50u8 {

@@ -6,17 +6,18 @@ use super::{Mappings, cn_id};
 use crate::translation::{self, Translation};
 
 impl Mappings {
-    /// Sets the shares that an earlier process has stored. Call before a worker starts.
+    /// Restores the shares that an earlier process has stored on disk. Call before a worker starts.
     pub fn resume_shares(&mut self, shares: Vec<Share>) {
         self.set_shares(shares);
     }
 
-    /// Sealed memory that CNs other than its owner may read; to be stored on disk before a result is sent.
+    /// Shares: sealed memory that CNs other than its owner may read. The caller stores them on disk before it sends a
+    /// result.
     pub fn shares(&self) -> &[Share] {
         &self.shares
     }
 
-    /// Replaces the shares; returns the generation from which on they are in force.
+    /// Replaces the shares. They take effect for a worker when it passes the generation returned.
     pub(super) fn set_shares(&mut self, shares: Vec<Share>) -> u64 {
         let shift = self.table().extent_shift();
         let range = |share: &Share| translation::Share {
@@ -41,8 +42,8 @@ impl Mappings {
         }
     }
 
-    /// Adds a share of a mapping, and returns the generation from which on it is in force. Fails if this node
-    /// does not have the mapping, or the mapping is not sealed.
+    /// Adds a share of a mapping. It takes effect for a worker when the worker passes the generation returned. Fails if
+    /// this node does not have the mapping, or the mapping is not sealed.
     pub(super) fn share(&mut self, share: &Share, mapped: &[Translation]) -> Result<u64, String> {
         let is_sealed = |t: &Translation| t.sealed && self.writer.owner(t.mp_extent) == Some(*t);
         if let Some(t) = mapped.iter().find(|t| !is_sealed(t)) {
@@ -55,8 +56,7 @@ impl Mappings {
         Ok(self.set_shares(shares))
     }
 
-    /// All shares except the one that `share` replaces or ends: that of the same reader at the same CMem
-    /// base.
+    /// All shares except that of the same reader at the same CMem base, which `share` replaces or ends.
     pub(super) fn shares_without(&self, share: &Share) -> impl Iterator<Item = Share> + use<> {
         let (reader, base) = (share.reader, share.reader_base);
         let others = self.shares.iter().filter(|held| (held.reader, held.reader_base) != (reader, base));

@@ -22,7 +22,7 @@ pub unsafe trait Backing: Debug + Send + Sync {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether the length is 0, which no pool has.
+    /// Whether the length is 0. No pool has a length of 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

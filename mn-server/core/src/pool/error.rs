@@ -137,8 +137,8 @@ impl PoolError {
             | PoolError::Former { .. }
             | PoolError::Kind { .. }
             | PoolError::NumaNode { .. } => true,
-            // A later start may succeed: other programs may free memory, disk and locks, and an administrator
-            // may raise limits without a new configuration.
+            // A later start may succeed: other programs may free memory, disk space and locks, and an administrator may
+            // raise limits. The options of the node need not change for that.
             PoolError::Memory { .. }
             | PoolError::Disk { .. }
             | PoolError::HugePages { .. }

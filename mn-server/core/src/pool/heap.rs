@@ -22,7 +22,7 @@ pub(super) struct HeapMemory {
 
 // SAFETY: the memory belongs to this value alone; `Backing` states how threads use it.
 unsafe impl Send for HeapMemory {}
-// SAFETY: as for `Send`.
+// SAFETY: the same reason as for `Send`.
 unsafe impl Sync for HeapMemory {}
 
 impl HeapMemory {
@@ -39,7 +39,7 @@ impl HeapMemory {
 
 impl Drop for HeapMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once.
+        // SAFETY: the memory was allocated with this layout, and is freed only once.
         unsafe { dealloc(self.start.as_ptr(), self.allocation) };
     }
 }

@@ -22,7 +22,7 @@ pub const HEAD_ALIGN: u64 = 2 << 20;
 /// Smallest extent size, in bytes: extent numbers of a 48-bit CMem address then fit 32 bits.
 pub const EXTENT_BYTES_MIN: u64 = 64 << 10;
 pub(crate) const EXTENT_BYTES_MAX: u64 = 1 << 30;
-/// Maximum number of extents of a pool: an extent number fits the 31 bits in the record of a copy.
+/// Maximum number of extents of a pool, so that an extent number fits the 31 bits for it in the record of a copy.
 const EXTENTS_MAX: u32 = u32::MAX / 2;
 pub const EXTENT_BYTES_DEFAULT: u64 = 2 << 20;
 
@@ -75,7 +75,7 @@ impl Layout {
     /// Computes the largest layout that fits into `total` bytes, head included.
     pub fn within(total: u64, extent_bytes: u64) -> Result<Layout, PoolError> {
         check_extent_bytes(extent_bytes)?;
-        // Binary search, as the total grows with the number of extents.
+        // A binary search finds the largest number of extents, because the total length grows with that number.
         let at_most = u32::try_from(total / extent_bytes).unwrap_or(EXTENTS_MAX).min(EXTENTS_MAX);
         let (mut fits, mut too_many) = (0, at_most + 1);
         while too_many - fits > 1 {

@@ -2,10 +2,10 @@
 //!
 //! Soundness: the bytes of an extent are accessed through raw pointers only, never through Rust references, so it
 //! suffices that no two threads access one line at the same time. An extent belongs to one CN (the manager never gives
-//! it to two); a line of a CN always travels in the same stream of a session (R12); one worker serves a stream; and a
-//! new session of a CN starts after every worker has dropped the old one. The control thread zeroes extents that no
-//! page table entry names and that no worker uses any more (see `translation::Generation`). A page is copied to another
-//! extent by the one thread that has claimed it, before its source is written and before its target is used
+//! it to two); requests for one line of a CN always use the same stream of a session (R12); one worker serves a stream;
+//! and a new session of a CN starts after every worker has dropped the old one. The control thread zeroes only extents
+//! that no page table entry names and that no worker uses any more (see `translation::Generation`). A page is copied to
+//! another extent by the one thread that has claimed it, before its source is written and before its target is used
 //! (see `translation::ExtentCopy`).
 
 #![expect(unsafe_code, reason = "several threads copy lines at once, by raw pointers")]
@@ -88,7 +88,7 @@ impl Pool {
     #[inline]
     pub fn write_lines(&self, mp: MpAddr, data: &[u8]) {
         let to = self.at(mp, data.len());
-        // SAFETY: as in `read_lines`, with the roles exchanged.
+        // SAFETY: as in `read_lines`, with source and destination exchanged.
         unsafe {
             match data.len() {
                 LINE_BYTES => to.copy_from_nonoverlapping(data.as_ptr(), LINE_BYTES),
@@ -130,7 +130,7 @@ impl Pool {
         } else if !self.fill_with_zeros(extent, &mut keep_going)? {
             return Ok(false);
         }
-        // The extent does not count as zero any more, because its next owner may write to it at any time.
+        // The extent no longer counts as known to be zero, because its next owner may write to it at any time.
         self.known_zero[extent.0 as usize / 64].fetch_and(!(1 << (extent.0 % 64)), Ordering::Relaxed);
         Ok(true)
     }
@@ -160,7 +160,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// Whether the extent certainly reads as zeros: not assigned since the memory was fresh, or zeroed since.
+    /// Whether the extent certainly reads as zeros: it was zero at first or was zeroed, and no CN got it afterwards.
     pub fn is_known_zero(&self, extent: MpExtent) -> Result<bool, PoolError> {
         if extent.0 >= self.layout.extents {
             return Err(PoolError::NoSuchExtent { extent: extent.0, extents: self.layout.extents });

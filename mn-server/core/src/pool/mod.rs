@@ -5,8 +5,8 @@
 //! [`Pool::zero_extent`] when they change owners. The I/O code provides the memory, as a [`Backing`].
 //!
 //! # Incarnation
-//! By [`Pool::incarnation`] a CN that reconnects can detect whether its data is still here. It is random, never 0,
-//! and new whenever content may have been lost:
+//! A CN that reconnects compares [`Pool::incarnation`] to detect whether its data is still here. The number is random,
+//! never 0, and changes whenever content may have been lost:
 //!
 //! | pool | keeps its incarnation when |
 //! |---|---|
@@ -50,7 +50,7 @@ pub struct Content {
     pub zero: bool,
 }
 
-/// Memory that this node lends, shared by all of its threads.
+/// Memory that this node lends to compute nodes, shared by all of this node's threads.
 #[derive(Debug)]
 pub struct Pool {
     spec: PoolSpec,
@@ -71,7 +71,7 @@ pub struct Pool {
 // accesses threads may make at the same time.
 unsafe impl Send for Pool {}
 #[expect(unsafe_code, reason = "a pool has a raw pointer into its backing")]
-// SAFETY: as for `Send`.
+// SAFETY: the same reasons as for `Send`.
 unsafe impl Sync for Pool {}
 
 impl Pool {
@@ -102,8 +102,8 @@ impl Pool {
             known_zero: (0..words).map(|_| AtomicU64::new(if content.zero { u64::MAX } else { 0 })).collect(),
         };
         if !content.retained && !content.zero {
-            // Entries of an earlier page table must not be served. The superblock still is the earlier one, so a
-            // restart after a crash in this loop clears the table again.
+            // Entries of an earlier page table must not be served. The superblock is still the earlier one, so if the
+            // machine crashes during this loop, the next start clears the table again.
             pool.table().iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
             let extents = (0..layout.extents).map(MpExtent);
             extents
@@ -111,8 +111,8 @@ impl Pool {
                 .for_each(|word| word.store(0, Ordering::Relaxed));
             pool.backing.sync(layout.head_bytes as usize).map_err(|error| pool.written_back(error))?;
         }
-        // Not clean while workers write: after a crash of the machine, the file may lack some of their
-        // writes.
+        // The pool is marked as not clean while workers write, because the file may lack some of their writes after a
+        // crash of the machine.
         pool.store_superblock(false)?;
         Ok(pool)
     }

@@ -65,9 +65,9 @@ impl PoolSpec {
         matches!(self, PoolSpec::Anon | PoolSpec::Huge2M | PoolSpec::Huge1G)
     }
 
-    /// Default of `prefault`: whether pages are populated before serving, since a page fault on the data path
-    /// takes longer than the request. Files, which may be larger than memory, and devices, whose memory is
-    /// present already, are not populated.
+    /// Default of `prefault`: whether pages are populated before serving, because a page fault on the data path takes
+    /// longer than the request. Files, which may be larger than memory, and devices, whose memory is present already,
+    /// are not populated.
     pub fn prefaults_by_default(&self) -> bool {
         !matches!(self, PoolSpec::File(_) | PoolSpec::Dax(_))
     }

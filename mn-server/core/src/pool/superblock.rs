@@ -16,7 +16,7 @@ use super::layout::Layout;
 
 const MAGIC: &[u8; 8] = b"CXLoEpol";
 const VERSION: u32 = 2;
-/// Bytes used of the 4 KiB; the rest is zero.
+/// Number of bytes of the 4 KiB that are used; the rest is zero.
 pub const USED_BYTES: usize = 56;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Superblock {
     /// Geometry of the pool; only the size and the number of extents are stored, and the rest follows from
     /// them.
     pub layout: Layout,
-    /// New whenever content may have been lost; never 0.
+    /// Random number, replaced whenever content may have been lost; never 0.
     pub incarnation: u64,
     /// Boot id of the kernel that opened the pool last.
     pub boot_id: u128,
@@ -34,7 +34,7 @@ pub struct Superblock {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum BadSuperblock {
-    /// The magic number is missing: other data.
+    /// The magic number is missing: the bytes are not those of a pool.
     Foreign,
     /// The superblock is damaged or of a later version, with the reason.
     Damaged(String),

@@ -1,4 +1,4 @@
-//! Work that is done once for each bit of a word: the first thread that claims a bit does it, and the others
+//! Runs an action only once for each bit of a word: the first thread that claims a bit runs the action, and the others
 //! wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ pub(super) fn once(
         }
         pause();
     }
-    // Another thread may have acted between the check above and the claim.
+    // Another thread may have set the bit between the check above and the claim.
     if done.get() & bit == 0 {
         act();
         done.set(bit);
@@ -87,9 +87,9 @@ mod tests {
         acts: UnsafeCell<u32>,
     }
 
-    // SAFETY: the model checks each access to the cell.
+    // SAFETY: the model checker (loom) checks each access to the cell.
     unsafe impl Sync for Shared {}
-    // SAFETY: as above.
+    // SAFETY: the same reason as for `Sync`.
     unsafe impl Send for Shared {}
 
     /// In every interleaving of two threads, one of them acts, and both see the result.
@@ -105,11 +105,11 @@ mod tests {
             });
             let body = |shared: &Shared| {
                 let act = || {
-                    // SAFETY: the model checks this access.
+                    // SAFETY: the model checker (loom) checks this access.
                     shared.acts.with_mut(|acts| unsafe { *acts += 1 });
                 };
                 once(&shared.claimed, &shared.done, 2, || false, loom::thread::yield_now, act);
-                // SAFETY: the model checks this access.
+                // SAFETY: the model checker (loom) checks this access.
                 assert_eq!(shared.acts.with(|acts| unsafe { *acts }), 1);
             };
             let other = Arc::clone(&shared);

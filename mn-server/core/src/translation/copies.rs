@@ -1,5 +1,5 @@
 //! Extents that are filled with the content of others, page by page: a clone or a snapshot is served at once, and its
-//! content follows.
+//! content is copied afterwards.
 //!
 //! ```text
 //!   page of a copy:  absent --claimed by one thread--> being copied --> copied
@@ -9,13 +9,13 @@
 //!   otherwise idle                         `PageTable::copy_pages` copies the rest
 //! ```
 //!
-//! Source and copied pages are recorded in the pool, so that they outlive this process: the bit of a page is
-//! set after its content is there. A page that was being copied when a process ended is copied again, because
-//! no request has used it.
+//! Source and copied pages are recorded in the pool, so that they outlive this process: the bit of a page is set after
+//! its content is there. A page that was being copied when a process ended is copied again, because no request has used
+//! it.
 //!
-//! Each worker has its own set of the copies, and renews it when it purges its TLB: without copies, a request
-//! costs one comparison more. A target is mapped only once every worker has the set that contains its copy.
-//! Before that, only the worker that writes a source page copies that page; a page of a CN belongs to one
+//! Each worker has its own set of the copies, and renews it when it purges its TLB: if there are no copies, a request
+//! costs only one more comparison. A target is mapped only after every worker has a set that contains its copy. Before
+//! the target is mapped, only the worker that writes a source page copies that page; a page of a CN belongs to one
 //! worker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,9 +37,9 @@ pub(crate) struct ExtentCopy {
     target: MpExtent,
     /// One bit for each page that a thread is copying.
     claimed: Box<[AtomicU64]>,
-    /// Set once every worker has this copy in its set.
+    /// Set when every worker has a set that contains this copy.
     known: AtomicBool,
-    /// Set once all pages are copied, or the target is given up.
+    /// Set when all pages are copied, or the target is no longer needed.
     ended: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl ExtentCopy {
         let words = (0..pages).step_by(64).zip(&pool.copy_record(self.target)[1..]);
         words.flat_map(move |(first, word)| {
             let copied = word.load(Ordering::Acquire);
-            // A word whose pages are all copied is passed over.
+            // Skips a word whose pages are all copied.
             let end = if copied == u64::MAX { first } else { (first + 64).min(pages) };
             (first..end).filter(move |page| copied >> (page % 64) & 1 == 0)
         })
@@ -140,12 +140,13 @@ pub(super) struct CopyStep {
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     present: Mutex<Arc<CopySet>>,
-    /// Locked while [`step`](Self::step) copies, so that a target that is given up is not written afterwards.
+    /// Locked while [`step`](Self::step) copies, so that no page is written to a target after
+    /// [`give_up`](Self::give_up).
     step: Mutex<()>,
 }
 
 impl Copies {
-    /// The present set, for a worker that purges its TLB.
+    /// The present set of copies, for a worker that purges its TLB.
     pub fn current(&self) -> Arc<CopySet> {
         Arc::clone(&self.present())
     }
@@ -171,7 +172,7 @@ impl Copies {
                 continue;
             }
             if word != recorded(pool, source, target) || source.0 >= pool.extents() {
-                // The record is damaged, or of another incarnation, whose content is lost.
+                // The record is damaged, or belongs to an earlier incarnation of the pool, whose content is lost.
                 head.store(0, Ordering::Relaxed);
                 continue;
             }
@@ -180,14 +181,14 @@ impl Copies {
         self.replace(|_| found);
     }
 
-    /// Records a copy from the first to the second extent of each pair, with no page copied. The copies are
-    /// in force once every worker has passed the generation that the caller begins next.
+    /// Records a copy from the first to the second extent of each pair, with no page copied. The copies take effect for
+    /// a worker when it passes the generation that the caller begins next.
     pub fn begin(&self, pool: &Pool, pairs: &[(MpExtent, MpExtent)]) {
         let mut new = Vec::new();
         for (source, target) in pairs {
             let record = pool.copy_record(*target);
-            // Bits of an earlier copy are cleared first: if this process ends in between, no later one trusts
-            // them.
+            // Clears the bits of an earlier copy before the new source is recorded, so that a later process never finds
+            // the source with old bits.
             record[1..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
             record[0].store(recorded(pool, *source, *target), Ordering::Release);
             new.push(Arc::new(ExtentCopy::new(pool, *source, *target, false)));
@@ -208,9 +209,8 @@ impl Copies {
             .for_each(|copy| copy.known.store(true, Ordering::Release));
     }
 
-    /// Gives up copies to these extents, whose content is no longer needed; returns whether there were any.
-    /// Workers may still copy pages to the extents until they have passed the generation that the caller
-    /// begins next.
+    /// Ends the copies to these extents, whose content is no longer needed; returns whether there were any. A worker
+    /// may still copy pages to the extents until it has passed the generation that the caller begins next.
     pub fn give_up(&self, pool: &Pool, targets: &[MpExtent]) -> bool {
         let present = self.current();
         let copies: Vec<_> = targets.iter().filter_map(|target| present.to(*target)).collect();

@@ -63,7 +63,7 @@ impl Key {
     }
 }
 
-/// Content of a slot, as the writer distinguishes it.
+/// Content of a slot, with the distinctions that the writer of the table needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Never used, or cleared: a probe sequence ends here.
@@ -74,7 +74,7 @@ pub(super) enum Content {
     Entry(Key, u64, bool),
 }
 
-/// Reads a slot for the writer, with its checksum.
+/// Reads a slot for the writer of the table, and verifies the checksum.
 pub(super) fn content(slot: &Slot, incarnation: u64) -> Content {
     let [head, extent, value, sum] = [0, 1, 2, 3].map(|word| slot[word].load(Ordering::Acquire));
     match head {
@@ -83,7 +83,7 @@ pub(super) fn content(slot: &Slot, incarnation: u64) -> Content {
             Content::Entry(Key { head, extent }, value, sum == checksum(head, extent, value, incarnation))
         }
         head if head & REMOVED != 0 => Content::Removed(head & !REMOVED),
-        // A damaged slot: probe sequences may continue past it.
+        // The slot is damaged. It counts as removed, because probe sequences may continue past it.
         _ => Content::Removed(0),
     }
 }
@@ -125,7 +125,7 @@ pub(super) fn fill(slot: &Slot, key: Key, value: u64, incarnation: u64) {
     slot[1].store(key.extent, Ordering::Relaxed);
     slot[2].store(value, Ordering::Relaxed);
     slot[3].store(checksum(key.head, key.extent, value, incarnation), Ordering::Relaxed);
-    // Last, so that a reader of this word sees the other three.
+    // Written last, so that a reader that sees this word also sees the other three.
     slot[0].store(key.head, Ordering::Release);
 }
 
@@ -188,7 +188,7 @@ mod tests {
         fill(&slots[1], Key::tenant(1), 1, 9);
         fill(&slots[2], Key::mapping(1, 8), 4, 9);
         remove(&slots[2], 5);
-        // An entry of an earlier incarnation, whose content is lost.
+        // This entry belongs to an earlier incarnation of the pool, whose content is lost.
         fill(&slots[3], Key::mapping(1, 9), 5, 8);
         let bytes: Vec<u8> =
             slots.iter().flatten().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();

@@ -2,9 +2,9 @@
 //!
 //! Each removal belongs to a generation. A worker reads the current generation at its batch boundaries, where its only
 //! translations are those in its TLB. If the generation has advanced, the worker purges its TLB and then publishes the
-//! generation that it has passed. Once all workers have passed generation g, no worker uses a mapping removed before g,
-//! and the extents can be zeroed. Usually a boundary costs one load of a word that no thread writes. A worker marks
-//! itself as parked before it sleeps, and the control thread does not wait for parked workers.
+//! generation that it has passed. When all workers have passed generation g, no worker uses a mapping removed before g,
+//! and the extents can be zeroed. While no mapping is removed, a boundary costs one load of a word that no thread
+//! writes. A worker marks itself as parked before it sleeps, and the control thread does not wait for parked workers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,7 @@ impl Generation {
         Arc::default()
     }
 
-    /// Adds a worker, parked at first, which counts until its [`WorkerGeneration`] is dropped.
+    /// Adds a worker, which is parked at first. The worker counts until its [`WorkerGeneration`] is dropped.
     pub fn worker(self: &Arc<Self>) -> WorkerGeneration {
         let slot = Arc::new(Padded(AtomicU64::new(PARKED)));
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(slot.clone());
@@ -50,7 +50,7 @@ impl Generation {
     pub fn passed(&self) -> u64 {
         let current = self.current.0.load(Ordering::SeqCst);
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        // A word with no other owner belongs to a worker that has ended.
+        // If the list has the only reference to a word, the worker to which the word belonged has ended.
         workers.retain(|worker| Arc::strong_count(worker) > 1);
         workers.iter().map(|worker| worker.0.load(Ordering::SeqCst)).min().unwrap_or(current).min(current)
     }
@@ -60,7 +60,7 @@ impl Generation {
 pub struct WorkerGeneration {
     generation: Arc<Generation>,
     slot: Arc<Padded>,
-    /// Generation in `slot`, kept here so that the word need not be read.
+    /// Copy of the generation in `slot`, so that the worker need not read that word.
     seen: u64,
     /// Generation at the last purge.
     purged: u64,

@@ -1,6 +1,6 @@
-//! Current instance of each CN that has several queues, for all workers of the node: a CN's shards may have their
-//! sessions on different workers, and delayed requests of an agent that has ended must not be executed after its
-//! successor's requests.
+//! Current instance (one run of the agent) of each CN that has several queues, for all workers of the node: the shards
+//! of a CN, one per queue, may have their sessions on different workers, and delayed requests of an agent that has
+//! ended must not be executed after its successor's requests.
 //!
 //! ```text
 //!   worker 0: Start of the CN itself, new instance --> becomes the current one, in a new generation
@@ -8,7 +8,7 @@
 //!   worker 0: Start again    --> all workers have passed the generation: StartAck
 //! ```
 //!
-//! A shard's session is only offered while its instance is the current one. So the CN's own session, which
+//! A shard is offered a session only while its instance is the current one. So the CN's own session, which
 //! distinguishes two agents with one address, always comes first.
 
 use std::collections::HashMap;
@@ -24,9 +24,9 @@ const CNS_MAX: usize = 65_536;
 #[derive(Clone, Copy, Debug)]
 struct Current {
     instance: u64,
-    /// Set once shards of this instance were admitted.
+    /// Set when a shard (one queue) of this instance has been admitted.
     sharded: bool,
-    /// Generation that all workers have to pass before the CN's own session starts.
+    /// Generation that all workers have to pass before the CN's own session can start.
     from: u64,
 }
 
@@ -49,8 +49,8 @@ impl Instances {
         self.generation.worker()
     }
 
-    /// Makes `instance` the current one of `cn`. Returns `true` once no worker executes requests from shards of another
-    /// instance.
+    /// Makes `instance` the current one of `cn`. Returns `true` if no worker executes requests from shards of an
+    /// earlier instance any more; until then, the caller repeats the call.
     pub fn take_over(&self, cn: CnId, instance: u64) -> bool {
         let mut all = self.lock();
         if let Some(current) = all.get(&cn).filter(|current| current.instance == instance) {
@@ -63,7 +63,7 @@ impl Instances {
             return false;
         }
         let sharded = all.get(&cn).is_some_and(|before| before.sharded);
-        // Stored before the generation advances, so that a worker that passes the generation sees it.
+        // The instance is stored before the generation advances, so that a worker that passes the generation finds it.
         all.insert(cn, Current { instance, sharded: false, from: if sharded { u64::MAX } else { 0 } });
         if sharded && let Some(current) = all.get_mut(&cn) {
             current.from = self.generation.advance();

@@ -1,9 +1,9 @@
 //! Translation: from (CN id, CMem address) to an MPMem address, as in section III.C of the paper.
 //!
-//! The complete page table lies in the pool itself, indexed by a hash of CN id and CMem extent number
-//! ([`PageTable`]). Each worker keeps the translations it used last in a small table of its own ([`Tlb`]), which
-//! answers in a few nanoseconds. The control thread alone changes the page table ([`PageTableWriter`]); by
-//! [`Generation`] it detects when no worker uses what it removed any more.
+//! The complete page table lies in the pool itself, indexed by a hash of CN id and CMem extent number ([`PageTable`]).
+//! Each worker keeps the translations it used last in a small table of its own ([`Tlb`]), which answers in a few
+//! nanoseconds. The control thread alone changes the page table ([`PageTableWriter`]); by [`Generation`] it detects
+//! when no worker uses a removed mapping any more.
 //!
 //! ```text
 //!   control thread                                    worker (one per queue)

@@ -22,8 +22,7 @@ pub struct Share {
 pub(super) struct Shares(Mutex<Arc<[Share]>>);
 
 impl Shares {
-    /// Replaces the list. Workers use the new list once they have passed the generation that the caller
-    /// begins next.
+    /// Replaces the list. A worker uses the new list when it has passed the generation that the caller begins next.
     pub fn set(&self, mut shares: Vec<Share>) {
         shares.sort_unstable();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = shares.into();

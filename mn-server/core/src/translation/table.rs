@@ -13,7 +13,7 @@ use super::instances::Instances;
 use super::shares::{self, Share, Shares};
 use crate::pool::{MpExtent, Pool, Slot};
 
-/// Reason why an address has no translation, and so the status of the Fault that answers the request.
+/// Reason why an address has no translation; it determines the status of the Fault that answers the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unmapped {
     /// The CN has memory here, but not at this address (Fault 1).
@@ -45,7 +45,7 @@ impl Translation {
     }
 }
 
-/// Page table of a pool, with what workers read beside it: generation, instances, shares, copies.
+/// Page table of a pool, together with the other state that workers read: generation, instances, shares, copies.
 #[derive(Debug)]
 pub struct PageTable {
     pool: Arc<Pool>,
@@ -105,8 +105,8 @@ impl PageTable {
         self.note_copies(self.copies.complete_from(&self.pool, extent));
     }
 
-    /// Begins a generation if the last copy has ended: workers then take the empty set, which no request
-    /// searches.
+    /// Begins a generation if the last copy has ended, so that workers take the empty set, which requests need not
+    /// search.
     fn note_copies(&self, last_ended: bool) {
         if last_ended {
             self.generation.advance();
@@ -169,7 +169,8 @@ impl PageTable {
     #[cold]
     pub fn unmapped(&self, cn: CnId) -> Unmapped {
         match self.find(Key::tenant(cn)) {
-            // A reader of shares has memory here, though no mapping of its own.
+            // A CN that reads another CN's memory by a share counts as a CN with memory here, even if it has no mapping
+            // of its own.
             None if !self.shares.has_reader(cn) => Unmapped::Denied,
             _ => Unmapped::Nxm,
         }

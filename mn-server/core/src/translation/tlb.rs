@@ -61,14 +61,14 @@ impl Tlb {
         Tlb { sets: vec![EMPTY; sets].into_boxed_slice(), shares, counters }
     }
 
-    /// Translates a CMem byte address that a CN reads to an MPMem address. Call between two batch boundaries
+    /// Translates the CMem byte address of a CN's read into an MPMem address. Call between two batch boundaries
     /// ([`WorkerGeneration::pass`](super::WorkerGeneration::pass)), always with the same table.
     #[inline]
     pub fn translate(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
         self.find(table, cn, cmem).map(|extent| address(table, extent & !SEALED, cmem))
     }
 
-    /// [`translate`](Self::translate) for an address that the CN writes.
+    /// As [`translate`](Self::translate), but for the address of a write.
     ///
     /// # Errors
     /// [`Unmapped::Sealed`] if the content is sealed; otherwise as for `translate`.
@@ -81,7 +81,7 @@ impl Tlb {
         Ok(address(table, extent, cmem))
     }
 
-    /// Number of the pool's extent at a CMem address, with the flag [`SEALED`].
+    /// Number of the pool's extent at a CMem address, combined with the flag [`SEALED`] if the content is sealed.
     #[inline]
     fn find(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<u32, Unmapped> {
         let shift = table.extent_shift();
@@ -91,8 +91,8 @@ impl Tlb {
         let (in_first, in_second) = (is_it(first), is_it(second));
         if in_first | in_second {
             self.counters.hits += 1;
-            // The way that hits is practically random. It is selected by arithmetic, since a mispredicted
-            // branch would cost more than everything else.
+            // Which way hits is practically random. It is selected by arithmetic, because a mispredicted branch would
+            // cost more than the rest of the look-up.
             let choose = 0u32.wrapping_sub(u32::from(in_second));
             let mp_extent = first.mp_extent ^ ((first.mp_extent ^ second.mp_extent) & choose);
             return Ok(mp_extent);

@@ -1,7 +1,7 @@
 //! The only writer of the page table, used by the control thread.
 //!
 //! A mapping is added in place, and workers see it at once. A removed mapping leaves a tombstone; after
-//! [`PageTableWriter::seal`] its slot and its extent are reused only once every worker has passed that generation. So
+//! [`PageTableWriter::seal`] its slot and its extent are reused only after every worker has passed that generation. So
 //! no slot changes while a reader uses it, and no extent gets a new owner while a worker may write for the old one.
 
 use std::collections::{HashMap, HashSet};
@@ -47,7 +47,7 @@ struct Retired {
     generation: u64,
 }
 
-/// Changes the page table of a pool, which has one writer only.
+/// Changes the page table of a pool. A pool has only one such writer.
 #[derive(Debug)]
 pub struct PageTableWriter {
     table: Arc<PageTable>,
@@ -57,8 +57,8 @@ pub struct PageTableWriter {
 }
 
 impl PageTableWriter {
-    /// Opens the page table of a pool: empty in a fresh pool, recovered from its checksummed entries in one with
-    /// content. A pool has one writer; no worker may use the table before this returns.
+    /// Opens the page table of a pool: empty in a fresh pool, or recovered from the checksummed entries of a pool with
+    /// content. A pool has one writer; no worker may use the table before this function returns.
     pub fn open(pool: Arc<Pool>) -> (PageTableWriter, Recovery) {
         let incarnation = pool.incarnation();
         let table = Arc::new(PageTable::new(pool, Generation::new()));
@@ -137,33 +137,32 @@ impl PageTableWriter {
         Some(extent)
     }
 
-    /// Replaces the ranges of sealed memory that CNs other than its owner may read; in force once every worker has
-    /// passed the generation that is returned.
+    /// Replaces the ranges of sealed memory that CNs other than its owner may read. The new ranges take effect for a
+    /// worker when it passes the generation returned.
     pub fn set_shares(&mut self, shares: Vec<Share>) -> u64 {
         self.table.shares().set(shares);
         self.seal()
     }
 
-    /// Begins to copy the first extent of each pair to the second, which is prepared and not mapped. The
-    /// copies are in force once every worker has passed the generation returned; then call
-    /// [`copies_known`](Self::copies_known).
+    /// Begins to copy the first extent of each pair to the second, which is prepared and not mapped. The copies are in
+    /// force when every worker has passed the generation returned; then call [`copies_known`](Self::copies_known).
     pub(crate) fn begin_copies(&mut self, pairs: &[(MpExtent, MpExtent)]) -> u64 {
         self.table.copies().begin(self.table.pool(), pairs);
         self.seal()
     }
 
-    /// Allows the background thread to fill these extents, which may be mapped from now on.
+    /// Allows the background thread to fill these extents, which the caller may map after this call.
     pub(crate) fn copies_known(&mut self, targets: &[MpExtent]) {
         self.table.copies().known(targets);
     }
 
-    /// Gives up copies to these extents, if there are any. No worker copies to them any more once all have passed the
-    /// generation of the next [`seal`](Self::seal).
+    /// Ends the copies to these extents, if there are any. A worker copies no more pages to them after it has passed
+    /// the generation of the next [`seal`](Self::seal).
     pub(crate) fn give_up_copies(&mut self, targets: &[MpExtent]) -> bool {
         self.table.copies().give_up(self.table.pool(), targets)
     }
 
-    /// Ends a series of [`unmap`](Self::unmap)s: once [`passed`](Self::passed) is at least the generation returned, no
+    /// Ends a series of [`unmap`](Self::unmap)s: when [`passed`](Self::passed) is at least the generation returned, no
     /// worker uses the removed mappings.
     pub fn seal(&mut self) -> u64 {
         self.table.generation().advance()
@@ -203,7 +202,7 @@ impl PageTableWriter {
         entry::fill(slot, key, value, self.incarnation);
     }
 
-    /// Clears tombstones that no worker uses, where no probe sequence continues past them.
+    /// Clears the tombstones that no worker uses and past which no probe sequence continues.
     fn reclaim(&mut self) {
         let passed = self.table.generation().passed();
         let slots = self.table.slots();
@@ -230,7 +229,7 @@ impl PageTableWriter {
                 Content::Empty => {}
                 // No worker runs yet, so no reader uses the tombstones.
                 Content::Removed(_) => self.discard(at),
-                // Tenant entries are counted again below.
+                // Tenant entries are removed here and made again below, with new counts.
                 Content::Entry(key, _, true) if key.cmem_extent().is_none() => self.discard(at),
                 Content::Entry(key, value, true)
                     if entry::is_mapping_value(value, self.table.pool().extents()) =>
@@ -259,8 +258,8 @@ impl PageTableWriter {
             } else if self.owners.insert(extent, mapping).is_none() {
                 recovery.kept += 1;
                 if self.table.find(key).is_none() {
-                    // Damage has interrupted the entry's probe sequence. The entry is copied before the old slot is
-                    // discarded, so that a crash in between loses nothing.
+                    // A damaged slot has interrupted the probe sequence of this entry. The entry is copied before the
+                    // old slot is discarded, so that a crash between the two steps loses nothing.
                     self.put(key, value);
                 }
             }

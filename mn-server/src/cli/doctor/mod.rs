@@ -63,7 +63,7 @@ fn examine(config: &Config, machine: &NodeHost, try_link: bool) -> Vec<Check> {
     checks.push(judge_daemon(&node));
     checks.extend(node.as_ref().ok().map(judge_running_link));
     if matches!(node, Err(AskError::NoNode { .. })) {
-        // A running node has its memory already.
+        // A running node has taken its memory already, so the check of free memory applies only if no node runs.
         checks.extend(pool::examine(config, &machine.process));
         checks.extend(
             try_link.then(|| judge_opened(config.node.backend, open(&link).map(|link| link.info().clone()))),
@@ -141,7 +141,7 @@ fn judge_running_link(node: &NodeStatus) -> Check {
     )
 }
 
-/// Compares the manager's record of contact with the node `name` and whether the node runs here.
+/// Judges the manager's record of the node `name`, compared with whether the node runs here.
 fn judge_known(name: &str, runs: bool, health: Option<Health>) -> Check {
     let (group, check) = (Group::Peers, "registration");
     match (runs, health) {

@@ -13,7 +13,8 @@ const SPARE: u64 = 256 << 20;
 pub fn examine(config: &Config, process: &Process) -> Vec<Check> {
     let (host, pool) = (Host::default(), &config.pool);
     let bytes = pool.bytes.unwrap_or(POOL_BYTES_DEFAULT);
-    // Includes the page table, for which a pool of huge pages needs one more page.
+    // Includes the page table, which takes at least one more page in a pool of 2 MiB pages, and no more memory in a
+    // pool of 1 GiB pages.
     let taken = memory_bytes(pool).unwrap_or(bytes);
     let of_memory = match &pool.spec {
         PoolSpec::Anon => vec![judge_memory(bytes, host.available_memory())],

@@ -59,8 +59,8 @@ impl DeviceName {
             ));
         }
         let mut device = parts.join(",");
-        // Shared memory splits frames that are longer than its buffers, while this link takes only whole
-        // ones.
+        // The driver for shared memory splits frames longer than its buffers, but this link needs whole frames, so the
+        // buffers must fit the MTU.
         if mtu > 0 && device.starts_with(SHARED_MEMORY) && !device.contains(",bsize=") {
             let bytes = (usize::from(mtu) + ETHERNET_HEADER + 4).next_multiple_of(64);
             device += &format!(",bsize={bytes}");
@@ -68,8 +68,8 @@ impl DeviceName {
         Ok(DeviceName { device, mtu })
     }
 
-    /// Whether the device is shared memory that this process connects to. Reconnecting requires opening the
-    /// device again.
+    /// Whether the device is shared memory to which this process connects as a client. Such a device must be opened
+    /// again to reconnect.
     pub fn connects_by_opening(&self) -> bool {
         self.device.starts_with(SHARED_MEMORY) && self.argument("role") == Some("client")
     }
@@ -86,8 +86,8 @@ impl DeviceName {
         else {
             return;
         };
-        // If a process listens on the socket, connecting fails with another error, because its socket type
-        // differs.
+        // If a process listens on the socket, the error of connecting is another one, because the driver's socket is of
+        // another type.
         let nobody_listens = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if self.argument("role") != Some("client") && UnixStream::connect(path).is_err_and(nobody_listens) {
             let _ = std::fs::remove_file(path);

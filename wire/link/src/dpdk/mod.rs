@@ -38,7 +38,7 @@ use plugin::{BURST, Frame, Plugin};
 /// Maximum sleep of a thread that waits for frames, as no interrupt ends the sleep.
 const SLEEP_MAX: Duration = Duration::from_micros(50);
 
-/// Time without a process at the other end of shared memory after which the link is opened again.
+/// Time without a process at the other end of shared memory, after which the link is opened again.
 const ALONE_MAX: Duration = Duration::from_millis(500);
 /// Number of calls without a frame between two checks whether a process is at the other end.
 const IDLE_CHECK: u32 = 4096;
@@ -72,7 +72,7 @@ pub struct DpdkLink {
     connects_by_opening: bool,
     /// Number of calls of `receive` that found nothing.
     idle: u32,
-    /// Time at which the process at the other end was first found missing; `None` while it is there.
+    /// Time since which no process has been at the other end; `None` while there is one.
     alone: Option<Instant>,
 }
 
@@ -93,7 +93,7 @@ struct Queue {
     queue: NonNull<c_void>,
     /// Buffer lent last; valid until it is committed.
     lent: *mut u8,
-    // Dropped after the queue is freed, because the port may then be stopped.
+    // Dropped after the queue is freed: when the last use of a port is dropped, the port is stopped.
     _in_use: Arc<QueueUse>,
 }
 
@@ -102,7 +102,7 @@ unsafe impl Send for Queue {}
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the queue came from the plug-in, and is not used after this.
+        // SAFETY: the plug-in made the queue, and nothing uses it after this call.
         unsafe { (self.plugin.free)(self.queue.as_ptr()) }
     }
 }
@@ -178,8 +178,8 @@ impl DpdkLink {
         })
     }
 
-    /// Returns an error if no process has been at the other end for [`ALONE_MAX`], so that the link is opened
-    /// again.
+    /// Returns an error if there has been no process at the other end for [`ALONE_MAX`]; the error makes the caller
+    /// open the link again.
     #[cold]
     fn check_other_end(&mut self) -> Result<(), LinkError> {
         if !self.connects_by_opening || self.tx.queue.plugin.is_up(self.port) {

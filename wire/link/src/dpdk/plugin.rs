@@ -52,7 +52,7 @@ pub struct Frame {
     pub length: u32,
 }
 
-// SAFETY: an address and a length; only the owner of the frame's queue uses them.
+// SAFETY: a frame is an address and a length, which only the owner of the frame's queue uses.
 unsafe impl Send for Frame {}
 
 /// Numbers of frames that a device lost; laid out as in `cxloe_dpdk.h`.
@@ -97,7 +97,7 @@ impl Plugin {
                 path.display()
             )
         };
-        // SAFETY: the library's initialisers are those of DPDK, which only register drivers.
+        // SAFETY: loading the library runs only the initialisers of DPDK, which register drivers.
         let library = unsafe { Library::new(&path) }.map_err(missing)?;
         let library: &'static Library = Box::leak(Box::new(library));
         let wrong = |error: libloading::Error| format!("{} is no such plug-in: {error}", path.display());
@@ -148,7 +148,7 @@ impl Plugin {
         pointers.push(std::ptr::null_mut());
         let pointers = pointers.leak();
         let count = (pointers.len() - 1) as c_int;
-        // SAFETY: `count` strings and a null pointer, all of which live as long as the process.
+        // SAFETY: `pointers` has `count` strings and a null pointer, all of which live as long as the process.
         said(|why, room| unsafe { (self.start)(count, pointers.as_mut_ptr(), why, room) }).map(drop)
     }
 
@@ -213,7 +213,8 @@ fn said(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<c_int, String>
     }
 }
 
-/// Path of the plug-in: the one named by the variable, else beside the program, else that of the package.
+/// Path of the plug-in: `named` by the variable; otherwise in the program's folder, if it is there; otherwise in the
+/// folder of the package.
 fn place(named: Option<PathBuf>, program: Option<&Path>) -> PathBuf {
     if let Some(named) = named {
         return named;
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn a_reason_ends_at_its_zero() {
         let fill = |why: *mut c_char, room: usize| {
-            // SAFETY: at most as many bytes as the buffer has.
+            // SAFETY: copies at most as many bytes as the buffer has.
             unsafe { std::ptr::copy_nonoverlapping(b"no device\0rest".as_ptr(), why.cast(), 14.min(room)) };
             -1
         };

@@ -56,7 +56,7 @@ impl Outer {
         let ip = &mut bytes[ETHERNET_HEADER..];
         ip[0] = 0x45;
         ip[1] = priority.unwrap_or(0) << 5;
-        // Don't Fragment: a frame that is too long must be an error, not fragments.
+        // Don't Fragment is set, because a frame that is too long must cause an error and must not be fragmented.
         ip[6] = 0x40;
         ip[8] = TTL;
         ip[9] = PROTOCOL_UDP;

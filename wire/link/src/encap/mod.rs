@@ -1,7 +1,6 @@
-//! Raw links with frames inside UDP, under IP headers built in user space. They are as fast as the raw link
-//! below, work over any network that carries IP, and are spread over queues by NICs like other UDP traffic.
-//! The bytes on the wire equal those of the [`udp`](crate::udp) link, so one end may use this link and the
-//! other a `udp` link.
+//! Raw links with frames inside UDP, under IP headers built in user space. They are as fast as the raw link below, work
+//! over any network that carries IP, and NICs spread them over queues like other UDP traffic. The bytes on the wire
+//! equal those of the [`udp`](crate::udp) link, so one end may use this link and the other a `udp` link.
 //!
 //! ```text
 //!   slot, commit --> Sender: header of the peer in front --> raw link (packet, xdp)
@@ -55,11 +54,11 @@ struct Route {
 struct Sender {
     /// Sorted by MAC, for a binary search.
     routes: Vec<Route>,
-    /// Index of the route used last, as the next frame probably takes it too.
+    /// Index of the route used last. It is tried first, because the next frame probably goes to the same peer.
     last: usize,
     lent: usize,
     max_frame: usize,
-    /// Peer on a path with an MTU too small for the longest frame, and that MTU.
+    /// Peer whose path has an MTU too small for the longest frame, and that MTU.
     narrow: Option<(SocketAddrV4, usize)>,
     /// True if frames were dropped because their next hop is unknown.
     unresolved: bool,
@@ -169,7 +168,7 @@ impl EncapLink {
         let SocketAddr::V4(own) = own else {
             return Err(unsupported(format!("{own} is an IPv6 address; `--link udp` takes one")));
         };
-        // Each shard has its own port, but all have the interface's address.
+        // Each shard (link of one queue) has its own port, but all shards have the address of the interface.
         let count = config.addresses(interface.mac).len() as u16;
         let Some(first) =
             own.port().checked_sub(config.shard().into()).filter(|first| first.checked_add(count).is_some())
@@ -270,14 +269,14 @@ impl EncapLink {
         self.look_up(true);
     }
 
-    /// Looks up next hops: of all nodes, or only of those without one.
+    /// Looks up the next hops of all nodes, or only of the nodes whose next hop is unknown.
     #[cold]
     fn look_up(&mut self, all: bool) {
         self.looked_up = Instant::now();
         self.sender.unresolved = false;
         let (own, interface, priority) = (self.own, self.interface_mac, self.priority);
         let mut why = None;
-        // Nodes with one address, such as shards, have the same next hop.
+        // Nodes with the same IP address, such as shards, have the same next hop, so it is looked up only once.
         let mut known: Option<(SocketAddrV4, Result<NextHop, String>)> = None;
         for route in self.sender.routes.iter_mut().filter(|route| all || route.outer.is_none()) {
             let same = known.take().filter(|(address, _)| address.ip() == route.address.ip());

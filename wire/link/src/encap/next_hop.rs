@@ -53,12 +53,12 @@ pub(super) struct NextHops {
 }
 
 impl NextHops {
-    /// Prepares look-ups for `own` on `interface`, in this thread's network namespace. `shared` means that
-    /// other links of this process use the address too.
+    /// Prepares look-ups for `own` on `interface`, in this thread's network namespace. Set `shared` if other links of
+    /// this process use the address too.
     pub fn open(interface: &str, own: SocketAddrV4, shared: bool) -> io::Result<NextHops> {
         let socket = UdpSocket::from(bound_socket(own.into(), shared)?);
         socket.set_nonblocking(true)?;
-        // A filter that drops every packet, because the raw link receives the packets for this node.
+        // This filter drops every packet, because the raw link receives the packets for this node.
         let nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
         let filter = libc::sock_fprog { len: 1, filter: nothing.as_ptr().cast_mut() };
         crate::socket::set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
@@ -72,8 +72,8 @@ impl NextHops {
     /// Finds the station that packets for `to` are sent to.
     ///
     /// # Errors
-    /// A text: there is no route, or no neighbour entry for the next hop. In the latter case the kernel
-    /// begins to resolve the neighbour, so that a later call finds it.
+    /// A text: there is no route, or no neighbour entry for the next hop. If the neighbour entry is missing, the kernel
+    /// begins to resolve it, so that a later call succeeds.
     pub fn find(&self, to: SocketAddrV4) -> Result<NextHop, String> {
         let KernelRoute { gateway, mtu } =
             self.route(*to.ip()).map_err(|error| format!("no route to {}: {error}", to.ip()))?;

@@ -81,8 +81,8 @@ impl Bench {
                 .unwrap();
             assert_eq!(n, frames.len() - before);
             assert!(n <= budget, "{n} frames for a budget of {budget}");
-            // A whole batch may have been held back, so the end is reached only when the network is empty
-            // too.
+            // A whole batch may have been held back, so that 0 is returned although frames follow. The end is reached
+            // only when the network is empty too.
             if n == 0 && self.net.fifo(B).unwrap().occupancy == 0 {
                 idle += 1;
                 self.advance(MS);
@@ -193,8 +193,8 @@ fn gap_counts_frames() {
             }
         }
         assert!(counters.reordered > 3, "{counters:?}");
-        // The last held frame may have had no later frame to overtake it, and then is not counted as
-        // reordered.
+        // The injector counts a frame as reordered when it holds the frame back, but no frame may have overtaken the
+        // last one held.
         assert!(counters.reordered - held <= 1, "{dir}: {held} of {counters:?}");
     }
 }

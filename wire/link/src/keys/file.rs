@@ -55,7 +55,7 @@ pub fn node_key(path: &Path) -> Result<NodeKey, KeyFileError> {
 
 fn read(mut file: File, path: &Path) -> Result<NodeKey, KeyFileError> {
     let mut text = String::new();
-    // A key is short, so a longer file cannot be a key file.
+    // The read is limited to 128 bytes, because a longer file cannot be a key file.
     Read::by_ref(&mut file).take(128).read_to_string(&mut text).map_err(io_error("read", path))?;
     let bytes = text.trim().parse::<PublicKey>().map_err(|_| KeyFileError::Content { path: path.into() })?;
     Ok(NodeKey::from_bytes(bytes.0))
@@ -66,7 +66,7 @@ fn make(path: &Path) -> Result<NodeKey, KeyFileError> {
     let text = format!("{}\n", PublicKey(key.to_bytes()));
     match cxloe_private::write(path, text.as_bytes(), Existing::Keep) {
         Ok(()) => Ok(key),
-        // Another process has made the file in the meantime, so its key is used.
+        // Another process has made the file since it was looked for, so the key in that file is used.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.exists() => node_key(path),
         Err(error) => Err(io_error("make", path)(error)),
     }

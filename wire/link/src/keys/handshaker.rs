@@ -8,7 +8,7 @@ use cxloe_wire::session::{HandshakeDone, HandshakeJob};
 
 use super::turns;
 
-/// Maximum number of waiting jobs; a state machine has fewer under way.
+/// Maximum number of waiting jobs, above the number that a state machine requests at a time.
 const JOBS_MAX: usize = 512;
 
 /// Computes handshakes for one worker, in the order of the requests. `T` identifies a request. Dropping the
@@ -21,7 +21,7 @@ pub struct Handshaker<T> {
 }
 
 impl<T: Send + 'static> Handshaker<T> {
-    /// Starts the thread. Call it before the worker's thread is pinned to a CPU, as a new thread inherits the
+    /// Starts the thread. Call it before the worker's thread is pinned to a CPU, because a new thread inherits the
     /// pinning.
     ///
     /// # Errors

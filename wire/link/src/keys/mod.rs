@@ -25,11 +25,12 @@ use crate::Clock;
 pub const SYSTEM: Entropy = Entropy::System(fill);
 
 fn fill(out: &mut [u8]) {
-    // The call fails only on kernels without it, which also lack other features that this project needs.
+    // The call fails only on kernels without a random generator, which also lack other features that this project
+    // needs.
     getrandom::fill(out).expect("the kernel gives random bytes");
 }
 
-/// Returns the real-time clock at `clock`'s zero, in nanoseconds since the Unix epoch.
+/// Returns the real time at which `clock` reads 0, in nanoseconds since the Unix epoch.
 pub fn epoch_ns(clock: &Clock) -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     wall.saturating_sub(clock.now().0)

@@ -8,10 +8,11 @@ use std::mem;
 /// Shortest time slice of Linux (`sched(7)`), in nanoseconds.
 const TURN_NS: u64 = 100_000;
 
-/// Asks for time slices of 0.1 ms for the calling thread instead of the usual 3 ms or so; that has an effect
-/// from Linux 6.12 on. Returns whether the kernel accepted the call; older kernels accept it without effect.
+/// Requests time slices of 0.1 ms for the calling thread, instead of the usual 3 ms or so. Returns whether the kernel
+/// accepted the call; only Linux 6.12 and later apply the request.
 pub(super) fn take_short_turns() -> bool {
-    // SAFETY: a structure of numbers, for which 0 is a value: the ordinary policy, no nice value, no flags.
+    // SAFETY: sched_attr is a structure of numbers, for which all zeros is valid: the ordinary policy, no nice value,
+    // no flags.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
     attributes.size = mem::size_of::<libc::sched_attr>() as u32;
     attributes.sched_policy = libc::SCHED_OTHER as u32;
@@ -28,7 +29,8 @@ mod tests {
     fn a_thread_may_take_short_turns() {
         let taken = std::thread::spawn(|| {
             assert!(take_short_turns());
-            // SAFETY: a structure of numbers, for which 0 is valid; the kernel writes at most `size` bytes.
+            // SAFETY: sched_attr is a structure of numbers, for which all zeros is valid; the kernel writes at most
+            // `size` bytes.
             let mut now: libc::sched_attr = unsafe { mem::zeroed() };
             let size = mem::size_of::<libc::sched_attr>() as u32;
             // SAFETY: the kernel writes at most `size` bytes of the structure.

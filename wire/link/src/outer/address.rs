@@ -16,8 +16,7 @@ pub(crate) const UDP_PORT_DEFAULT: u16 = 63_669;
 pub struct UdpAddress {
     /// IP address; `None` stands for the first address of the interface, IPv4 before IPv6.
     pub ip: Option<IpAddr>,
-    /// UDP port to listen on. With any port but the default, the node gets a MAC derived from address and
-    /// port.
+    /// UDP port to listen on. If the port is not the default, the node gets a MAC derived from address and port.
     pub port: u16,
 }
 

@@ -87,7 +87,7 @@ pub struct Peers(Arc<PeerTable>);
 
 #[derive(Default)]
 struct PeerTable {
-    /// Number of changes, by which links notice that their copy is outdated.
+    /// Number of changes of the table. Links compare it to detect that their copy is outdated.
     version: AtomicU32,
     lists: Mutex<Lists>,
 }
@@ -135,7 +135,7 @@ impl Peers {
         }
     }
 
-    /// Adds entries to the manager's, or changes them.
+    /// Adds entries to the manager's entries, or changes those with the same MAC.
     pub fn add_from_manager(&self, peers: impl IntoIterator<Item = Peer>) {
         let mut lists = self.lock();
         let mut manager_entries = lists.manager_entries.clone();

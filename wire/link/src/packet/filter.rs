@@ -134,8 +134,8 @@ pub(super) fn join_fanout(
     let group = (std::process::id() ^ (interface.index << 8) ^ u32::from(config.ethertype)) & 0xFFFF;
     let argument = (group as i32) | (PACKET_FANOUT_CBPF << 16);
     set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
-    // Last two bytes of the source address, modulo the number of queues. The packet data here begins after
-    // the Ethernet header; SKF_LL_OFF reaches back to it.
+    // Loads the last two bytes of the source address, which are then taken modulo the number of queues. The packet data
+    // of this program begins after the Ethernet header; SKF_LL_OFF addresses the header before it.
     let link_layer = libc::SKF_LL_OFF as u32;
     // Inside UDP, senders are distinguished by the source address of the inner frame, after the IP and UDP
     // headers.
@@ -217,8 +217,8 @@ mod tests {
                 assert!(passes(&program, &frame(NAMED, command), random));
             }
         }
-        // For any number of peers the program must stay within the kernel's length limit, and no jump
-        // distance may exceed a byte.
+        // For any number of peers, the program must not exceed the kernel's length limit, and each jump distance must
+        // fit one byte.
         let known: Vec<_> = (0..128).map(|n| (Mac::from_u64(n), quarter)).collect();
         let program = sift(&HelloSieve { known, others: Share::ALL });
         assert!(program.len() < 4096);

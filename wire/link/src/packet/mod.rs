@@ -31,8 +31,8 @@ use cxloe_wire::session::HelloSieve;
 pub(super) const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";
 
-/// Number of slots of the receive ring: two windows, so that frames are lost only if the receiver stops, and
-/// few enough for the caches.
+/// Number of slots of the receive ring: room for two windows, so that frames are lost only if the receiver stops, but
+/// few enough that the ring stays in the caches.
 const RX_SLOTS: usize = 1024;
 const TX_SLOTS: usize = 512;
 /// Number of bytes in a receive slot before the frame: header, address, alignment, a spare tag.
@@ -75,13 +75,13 @@ impl PacketLink {
         // A socket with a transmit ring sends only from the ring, so plain `send` needs a second socket.
         let sender = open_socket().map_err(fail("open a packet socket for sending"))?;
         let bypass = config.qdisc_bypass && [&socket, &sender].into_iter().all(bypass_qdisc);
-        // A frame that the kernel refuses, as too long for an MTU that has just shrunk, is lost. Without this
-        // option it would stay at the head of the transmit ring and block all others.
+        // With this option, the kernel discards a frame that it refuses, for example because the MTU has just shrunk.
+        // Without the option, the frame would stay at the head of the transmit ring and block all others.
         let _ = set_option(&sender, libc::SOL_PACKET, PACKET_LOSS, &1);
         set_option(&sender, libc::SOL_PACKET, libc::PACKET_TX_RING, &ring_request(slot, TX_SLOTS))
             .map_err(fail("make the transmit ring"))?;
         let tx = map_ring(&sender, slot * TX_SLOTS).map_err(fail("map the transmit ring"))?;
-        // Bound to no EtherType, so that this socket receives no frames.
+        // The socket is bound to no EtherType, so that it receives no frames.
         bind(&sender, 0, interface.index).map_err(fail("bind a packet socket for sending"))?;
 
         bind(&socket, config.ethertype, interface.index).map_err(fail("bind a packet socket"))?;

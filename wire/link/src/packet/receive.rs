@@ -48,8 +48,8 @@ impl RxRing {
         self.ahead(0)
     }
 
-    /// Returns the frame `ahead` places after the oldest, in the same form as [`front`](Self::front). The
-    /// frame may be used until it is released.
+    /// Returns the frame `ahead` places after the oldest, as [`front`](Self::front) does for the oldest. The frame may
+    /// be used until it is released.
     #[inline]
     pub fn ahead(&mut self, ahead: usize) -> Option<Option<&mut [u8]>> {
         let index = (self.next + ahead) & self.mask;

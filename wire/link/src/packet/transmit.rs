@@ -187,8 +187,8 @@ impl TxRing {
             () => return Err(error),
         };
         self.errors += 1;
-        // The kernel expects the next marked slot right after the last one sent, where the first held frame
-        // was.
+        // The kernel expects the next marked slot directly after the last slot that it has sent, which is where the
+        // first held frame was.
         let first = self.held;
         for to in 0..self.held - gone {
             let (from, to) = (self.behind(first - gone - to), self.behind(first - to));
@@ -387,7 +387,7 @@ mod tests {
     fn few_leave_plainly_and_many_by_the_ring() {
         let (mut ring, out) = ring(None);
         for round in 0..3 * SLOTS {
-            // At most as many frames as the queue of a Unix socket takes.
+            // No more frames than the queue of a Unix socket can take.
             let count = round % 9;
             (0..count).for_each(|i| write(&mut ring, 60 + i, i as u8));
             assert_eq!(ring.is_empty(), count == 0);
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn what_cannot_leave_now_goes_into_the_ring_where_the_kernel_looks() {
         let (mut ring, out) = ring(None);
-        // As many frames are sent as the socket's queue takes.
+        // Frames are sent until the socket's queue is full.
         let mut taken = 0_u8;
         while ring.errors == 0 {
             write(&mut ring, 60, taken);
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(received(&out), []);
         ring.send().unwrap();
         assert_eq!(received(&out), [(61, 2), (62, 3)]);
-        // Nor may it overtake frames in the ring.
+        // A hastened frame must not overtake frames in the ring either.
         (0..=HELD_MAX).for_each(|i| write(&mut ring, 70, i as u8));
         ring.hasten();
         write(&mut ring, 63, 4);

@@ -15,12 +15,12 @@ use std::time::Duration;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
-/// Pause after the first failure to open, or after a link that failed by itself; doubled after each further
-/// failure.
+/// Pause after the first failure to open a link, or after a link has failed although its interface was in order;
+/// doubled after each further failure.
 const REOPEN_DELAY_FIRST: Duration = Duration::from_millis(50);
 /// Maximum pause between two attempts to open.
 const REOPEN_DELAY_MAX: Duration = Duration::from_secs(2);
-/// Time after which an open link counts as stable, and earlier failures no longer lengthen the pause.
+/// Time after which an open link counts as stable; earlier failures then no longer lengthen the pause.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// Interval of checks of the interface while the link is open, in case a notice of a change is lost.
 const CHECK_INTERVAL_OPEN: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ pub(super) struct Ground {
     pub mac: Mac,
     /// MTU in bytes; a change of it requires new links.
     pub mtu: usize,
-    /// Outer address of the node, if its frames are sent inside UDP.
+    /// Outer address of the node, if its frames are sent inside UDP; otherwise `None`.
     pub outer: Option<SocketAddr>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Reopening {
     phase: LinkPhase,
     /// Reason why the link is not open; `None` while it is.
     why: Option<String>,
-    /// Number of consecutive failures for reasons other than the interface, without a stable time in between.
+    /// Number of consecutive failures that the interface did not cause, without a stable time in between.
     failures: u32,
 }
 
@@ -146,7 +146,8 @@ impl Reopening {
         }
     }
 
-    /// Records that the interface with this index was deleted, even if an equal interface exists by now.
+    /// Records that the interface with this index was deleted, even if an interface with the same properties exists
+    /// again.
     pub fn deleted(&mut self, index: u32) -> LinkStep {
         match self.phase {
             LinkPhase::Open { .. } if index == self.ground.index => {
@@ -362,7 +363,7 @@ mod tests {
             r.not_opened("busy".into(), at(now));
         }
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
-        // An absent interface is not a failure: links are opened as soon as the interface exists and the
+        // A missing interface does not count as a failure: links are opened as soon as the interface exists and the
         // pause is over.
         r.opened(ground(7, 1500), at(now));
         assert_eq!(r.step(at(now + 10_000), &gone()), LinkStep::Close);

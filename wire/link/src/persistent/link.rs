@@ -12,7 +12,7 @@ use cxloe_wire::Transmit;
 use cxloe_wire::frame::MAX_FRAME_LIMIT;
 use cxloe_wire::session::HelloSieve;
 
-/// Maximum sleep of a worker without a link, so that it soon takes the next one.
+/// Maximum sleep of a worker that has no link, so that it soon takes the next link.
 const NO_LINK_SLEEP: Duration = Duration::from_millis(10);
 
 /// State of a slot, and an order to the worker: use the link.
@@ -29,18 +29,18 @@ const READY: u32 = 3;
 pub(super) struct Slot {
     order: AtomicU32,
     link: Mutex<Option<Box<dyn Link>>>,
-    /// Error for which the worker released its link without an order.
+    /// Error that made the worker release its link without an order.
     failure: Mutex<Option<String>>,
 }
 
 impl Slot {
     /// Makes the worker release its link.
     pub fn close(&self) {
-        // Withdraws a link that the worker has not taken yet. The lock is held to the end, so that a worker
-        // takes the link before the order changes, or not at all.
+        // Withdraws a link that the worker has not taken yet. The lock is held until the order has changed, so that a
+        // worker takes the link before that change or not at all.
         let mut waiting = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         *waiting = None;
-        // Only if the order is OPEN, since a worker may have released its link without an order.
+        // Changes the order only if it is OPEN, because a worker may have released its link without an order.
         let _ = self.order.compare_exchange(OPEN, CLOSE, Ordering::AcqRel, Ordering::Acquire);
         let _ = self.order.compare_exchange(READY, CLOSED, Ordering::AcqRel, Ordering::Acquire);
     }
@@ -55,7 +55,7 @@ impl Slot {
         self.order.store(READY, Ordering::Release);
     }
 
-    /// Takes the error for which the worker released its link without an order, if there is a new one.
+    /// Removes and returns the error that made the worker release its link without an order, if there is a new one.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -69,7 +69,8 @@ pub(super) struct PersistentLink {
     /// Sums of the counters of earlier links, so that counters never go back.
     before: LinkCounters,
     reopened: u32,
-    /// Socket that wakes the thread that opens links. That thread ends when the last worker's end is closed.
+    /// Socket by which a worker wakes the thread that opens links. The thread ends when all workers have closed their
+    /// ends.
     alarm: Arc<UnixStream>,
 }
 
@@ -113,7 +114,7 @@ impl PersistentLink {
         }
     }
 
-    /// Releases a failed link, which is then opened again, as if the interface had been away.
+    /// Releases a failed link. The link is then opened again, as after a failure of the interface.
     #[cold]
     fn failed(&mut self, error: &LinkError) {
         self.close_link();
@@ -204,7 +205,7 @@ impl Link for PersistentLink {
         self.link.as_ref().map_or(Duration::MAX, |link| link.sleep_max())
     }
 
-    /// Returns `Ok(true)` without a link, as then no frame arrives. The next link gets the sieve when it is
+    /// Returns `Ok(true)` if there is no link, because no frame arrives then. The next link gets the sieve when it is
     /// opened.
     fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
         self.link.as_mut().map_or(Ok(true), |link| link.sift(sieve))

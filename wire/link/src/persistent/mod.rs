@@ -1,10 +1,9 @@
-//! Links that outlive their interface. If an interface is deleted and created again, set down and up, given
-//! another MTU or, for frames inside UDP, another IP address, its sockets become unusable. Sessions and pools
-//! must survive that.
+//! Links that outlive their interface. If an interface is deleted and created again, set down and up, given another MTU
+//! or, for frames inside UDP, another IP address, its sockets become unusable. Sessions and pools must survive that.
 //!
-//! A thread watches the interface ([`notices`]), decides ([`decide`]) and opens links. A worker only releases
-//! its link and takes the new one ([`link`]), between two batches, when a flag is set. Without a link, frames
-//! are lost. Sessions tolerate that and continue as soon as frames pass again.
+//! A thread watches the interface ([`notices`]), decides ([`decide`]) and opens links. A worker only releases its link
+//! and takes the new one ([`link`]), between two batches, when a flag is set. Without a link, frames are lost. Sessions
+//! tolerate that and continue as soon as frames pass again.
 //!
 //! ```text
 //!   the kernel -- notices --> watcher: observe, decide, open   worker: receive(), flush(), ...
@@ -12,8 +11,8 @@
 //!                                 +-------- Slot: close, closed, here is another --------+
 //! ```
 //!
-//! All links of a process on one interface are closed before the first is opened again, and they are opened
-//! in their order. So each worker gets its old place in a new fan-out group.
+//! All links of a process on one interface are closed before the first is opened again, and they are opened in their
+//! order. So each worker gets the same place in the new fan-out group as in the old one.
 
 mod decide;
 mod link;
@@ -81,8 +80,8 @@ impl LinkHealth {
 }
 
 /// Opens a link for each of `configs`, all on one interface, and reopens the links whenever the interface was
-/// away or has changed. Such a link never returns an error. Its address never changes: an interface that
-/// comes back with another address is not used until it has the old one again.
+/// unavailable or has changed. Such a link never returns an error. Its address never changes: an interface that comes
+/// back with another address is not used until it has the old one again.
 ///
 /// # Errors
 /// Errors of [`open()`], and of making the socket or the thread that watches the interface.
@@ -185,7 +184,7 @@ impl LinkWatch {
         let none = || LinkError::NoSuchInterface(self.configs[0].interface.clone());
         let name = name_of(self.state.index()).ok_or_else(none)?;
         match find(&self.configs[0], &name) {
-            // The kernel may have given the index of a deleted interface to another one.
+            // The interface is another one: the kernel may have given it the index of a deleted interface.
             Ok((interface, _)) if interface.mac != self.state.mac() => Err(none()),
             found => found,
         }
@@ -208,8 +207,7 @@ impl LinkWatch {
             .collect();
         let now = self.clock.now();
         match links {
-            // The interface may have changed again in the meantime: only links with the node's address are
-            // used.
+            // The interface may have changed since it was checked, so only links with the node's address are used.
             Ok(links)
                 if links
                     .iter()
@@ -271,7 +269,7 @@ impl LinkWatch {
         }
         if set[1].revents != 0 {
             let (mut deleted, state) = (false, &mut self.state);
-            // At most 64 notices at a time; the remaining ones wake the thread again.
+            // Reads at most 64 notices at a time; if more are left, the thread wakes again at once.
             for _ in 0..64 {
                 let Some(notices) = &mut self.notices else { break };
                 if !notices.take(&mut |index| deleted |= state.deleted(index) == LinkStep::Close) {

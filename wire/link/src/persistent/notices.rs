@@ -58,7 +58,7 @@ impl Notices {
             )
         };
         let Ok(len) = usize::try_from(len) else {
-            // ENOBUFS: notices were lost. The interface is checked anyway, and the next call reads the
+            // ENOBUFS means that notices were lost. The interface is checked nevertheless, and the next call reads the
             // remaining notices.
             return io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS);
         };
@@ -78,7 +78,7 @@ fn parse(mut rest: &[u8], deleted: &mut dyn FnMut(u32)) {
             return;
         }
         let (message, kind) = (&rest[..len], u16::from_ne_bytes([rest[4], rest[5]]));
-        // A bridge reports the removal of a port by the same type, but in another address family.
+        // The kernel also reports by this type that a port was removed from a bridge, but with another address family.
         if kind == libc::RTM_DELLINK && message.len() >= END && message[FAMILY_AT] == libc::AF_UNSPEC as u8 {
             deleted(u32_at(message, INDEX_AT));
         }

@@ -91,7 +91,7 @@ fn first_address(interface: &str) -> Result<Option<IpAddr>, LinkError> {
     let (mut v4, mut v6) = (None, None);
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: an element of the list from getifaddrs, which is not freed yet.
+        // SAFETY: the element is in the list from getifaddrs, which is not freed yet.
         let entry = unsafe { &*next };
         next = entry.ifa_next;
         // SAFETY: the name is a NUL-terminated text (getifaddrs(3)).

@@ -25,7 +25,7 @@ const NEEDS: &str =
 /// Minimum interval between log messages about the network; the counters include every frame.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum number of system calls in one `receive`. Further calls are made only while each fills all buffers.
+/// Maximum number of system calls in one `receive`. A further call is made only if the one before filled all buffers.
 const FILLS_MAX: u32 = 4;
 
 /// Link over a UDP socket, which needs no rights.
@@ -166,8 +166,8 @@ impl Link for UdpLink {
         &self.info
     }
 
-    /// Dropped frames are not counted in the result, so that 0 means an empty queue. Instead, the number of
-    /// system calls is limited.
+    /// Frames that were dropped do not count in the result, so that 0 means an empty queue. The number of system calls
+    /// is limited instead.
     #[inline]
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         self.tx.routes.follow();

@@ -32,7 +32,7 @@ struct ReceiveCall {
     controls: [SegmentControl; MESSAGES],
 }
 
-/// Sets the buffer lengths in a message header, which the kernel replaces by the lengths used.
+/// Sets the buffer lengths in a message header. Each call replaces them by the lengths received.
 #[inline]
 fn ready(header: &mut libc::msghdr) {
     header.msg_namelen = size_of::<RawAddress>() as libc::socklen_t;
@@ -50,7 +50,7 @@ pub(super) struct Receiver {
     rest: Range<usize>,
     segment: usize,
     from: Option<SocketAddr>,
-    /// Number of truncated messages; always 0, as no datagram is longer than a buffer.
+    /// Number of truncated messages. It stays 0, because no datagram is longer than a buffer.
     pub cut: u64,
 }
 
@@ -75,7 +75,7 @@ impl Receiver {
         Receiver { buffers, call, filled: 0, at: 0, rest: 0..0, segment: 0, from: None, cut: 0 }
     }
 
-    /// Receives messages from the kernel, once all earlier ones have been read. Returns their number.
+    /// Receives messages from the kernel; call only after all earlier ones have been read. Returns their number.
     #[inline]
     pub fn fill(&mut self, socket: &OwnedFd) -> io::Result<usize> {
         // The kernel has overwritten the lengths of these headers.

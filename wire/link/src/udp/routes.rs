@@ -20,7 +20,7 @@ pub(super) struct Routes {
     version: u32,
     /// Sorted by MAC, for a binary search.
     routes: Vec<Route>,
-    /// Index of the route used last, as the next frame probably takes it too.
+    /// Index of the route used last. It is tried first, because the next frame probably goes to the same peer.
     last: usize,
 }
 

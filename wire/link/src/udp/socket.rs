@@ -126,7 +126,7 @@ pub(super) fn prepare(
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_QUEUE_BYTES),
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_QUEUE_BYTES),
     ] {
-        // The forced size ignores the system's limit, but needs CAP_NET_ADMIN.
+        // This option ignores the system's limit of the queue, but needs CAP_NET_ADMIN.
         if set_option(socket, libc::SOL_SOCKET, force, &bytes).is_err() {
             set_option(socket, libc::SOL_SOCKET, plain, &bytes)?;
         }
@@ -142,15 +142,15 @@ pub(super) fn prepare(
     if shared {
         set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
     }
-    // 0 for the socket, because each message has its own segment size.
+    // The segment size of the socket is 0, because each message has its own segment size.
     let segments = set_option(socket, libc::SOL_UDP, UDP_SEGMENT, &0).is_ok();
     let joins = set_option(socket, libc::SOL_UDP, UDP_GRO, &1).is_ok();
     let receive_queue = option::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize;
     Ok(Offloads { segments, joins, receive_queue })
 }
 
-/// Maximum wait for an address in use. The kernel closes the sockets of a killed process only some time after
-/// the process has ended, if its io_uring referred to them.
+/// Maximum wait for an address that is in use. If the io_uring of a killed process referred to its sockets, the kernel
+/// closes them only some time after the end of the process.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(10);
 

@@ -117,8 +117,8 @@ fn frames_pass_whole_and_in_order_over_both_families() {
         let [mut a, mut b] = two(ip);
         let (from, to) = (a.info().mac, b.info().mac);
         let most = a.info().max_frame;
-        // Test frames: more of one length than a message takes, shorter ones among them, and the longest and
-        // the shortest frame.
+        // The frames: more frames of one length than a message can take, some shorter ones in between, and the longest
+        // and the shortest frame.
         let lens = (0..200).map(|i| match i {
             0..=99 => 93,
             100..=149 => [60, 93][i % 2],
@@ -135,7 +135,7 @@ fn frames_pass_whole_and_in_order_over_both_families() {
         let (out, into) = (a.counters(), b.counters());
         assert_eq!((out.tx_frames, into.rx_frames), (200, 200));
         assert_eq!((out.tx_errors, out.tx_bytes <= into.rx_bytes), (0, true));
-        // A short frame among frames with a line, or the third burst of a page, must not end a message.
+        // A message must continue after a short frame between frames with a line, and after the third burst of a page.
         assert!(got[100..150].iter().filter(|frame| frame.len() == 93).count() > 40);
         // A frame sent during `receive` must arrive too.
         send(&mut a, &sent[0]);
@@ -185,7 +185,8 @@ fn who_does_not_speak_for_a_mac_is_not_heard() {
     let mut other = hello.clone();
     other[13] ^= 1;
     sends(&other);
-    // A peer sends with another node's MAC, then with its own; only the latter may be received.
+    // A peer sends one frame with another node's MAC and one with its own; only the one with its own MAC may be
+    // received.
     send(&mut a, &frame(to, to, 93, 2));
     send(&mut a, &hello);
     a.flush().unwrap();
@@ -206,14 +207,14 @@ fn frames_to_nobody_are_counted_and_pass_once_the_address_is_told() {
     a.flush().unwrap();
     assert_eq!((a.counters().tx_unknown, a.counters().tx_frames), (1, 0));
     of_a.set_from_manager([Peer { mac: macs[1], address: places[1] }]);
-    // The link copies the table again at its next call.
+    // The link must copy the changed table at its next call.
     assert_eq!(receive(&mut a, 0).len(), 0);
     a.receive(1, &mut |_, _| {}).unwrap();
     send(&mut a, &one);
     a.flush().unwrap();
     assert_eq!(receive(&mut b, 1), std::slice::from_ref(&one));
-    // A later entry from the manager must not change a peer set by options, but must change one set by the
-    // manager.
+    // A later entry from the manager must not replace a peer from the options. A list without the peer must remove a
+    // peer that the manager has set.
     of_b.set_from_manager([Peer { mac: macs[0], address: places[1] }]);
     assert_eq!(of_b.find(macs[0]), Some(places[0]));
     of_a.set_from_manager([]);

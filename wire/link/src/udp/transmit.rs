@@ -1,18 +1,18 @@
-//! Transmission. Frames are written one after the other into a buffer. Consecutive frames of one length to
-//! one peer become one message, in which the last frame may be shorter, and the kernel cuts it into
-//! datagrams. A slightly shorter frame is padded with zeros, as Ethernet pads short frames, so that the
-//! message continues. Otherwise each page would need its own message, because its third burst is shorter than
-//! the others. A flush passes all messages to the kernel in one call.
+//! Transmission. Frames are written one after the other into a buffer. Consecutive frames of one length to one peer
+//! become one message, in which the last frame may be shorter, and the kernel cuts it into datagrams. A slightly
+//! shorter frame is padded with zeros, as Ethernet pads short frames, so that the message continues. Otherwise each
+//! page would need its own message, because its third burst is shorter than the others. A flush passes all messages to
+//! the kernel in one call.
 //!
 //! ```text
 //!   buffer   | frame | frame | frame | fr | frame | ...        written by slot, commit
 //!   messages |<------- to A, 1438 ------->|<- to B ->|         passed on by flush
 //! ```
 //!
-//! The kernel copies each message. Zero copy (`vmsplice`, `splice` after a corked head) was built and
-//! measured. A frame sent must not be overwritten before it was received, so frames would need a buffer
-//! larger than the window, too large for any cache. On a veth that is a gain if the cores are far from each
-//! other, and a loss if they are near (`bench/results/links-2026-11-23b.json`).
+//! The kernel copies each message. Zero copy (`vmsplice`, `splice` after a corked head) was measured and is not used.
+//! With zero copy, a frame must not be overwritten before it is received, so frames need a buffer larger than the
+//! window, too large for any cache. On a veth, zero copy is faster if the cores of the two ends are far apart, and
+//! slower if they are near (`bench/results/links-2026-11-23b.json`).
 
 #![expect(unsafe_code, reason = "sendmmsg takes raw pointers")]
 
@@ -32,8 +32,8 @@ const SEGMENTS_MAX: usize = 64;
 /// Maximum number of bytes in a message: 64 KiB minus the headers of IP and UDP, with space for extension
 /// headers.
 const MESSAGE_BYTES_MAX: usize = 65_000;
-/// Padding in bytes that always costs less than another message: more than the difference between a short
-/// frame and one with a line. Longer frames may be padded by up to an eighth of their length.
+/// Padding in bytes that always costs less than another message: more than the difference between a frame without a
+/// line and one with a line. Longer frames may be padded by up to an eighth of their length.
 const PADDING_MIN: usize = 64;
 /// Maximum number of messages in one call.
 const CALL_MAX: usize = 64;
@@ -180,12 +180,13 @@ impl Transmitter {
             let message = self.messages[self.done];
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
-                // The rest is sent by the next flush, in order.
+                // The next flush sends the remaining messages, in order.
                 Some(libc::EAGAIN | libc::ENOBUFS) => {
                     self.errors += 1;
                     return SendResult::Waits;
                 }
-                // This device or route does not support segments after all, so each frame becomes a message.
+                // The device or the route does not support segments, although the socket accepted the option, so each
+                // frame becomes a message.
                 Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) if self.segments && message.frames > 1 => {
                     tracing::info!(%error, "the kernel cuts no messages into datagrams here: one call for many instead");
                     self.stop_segmenting();

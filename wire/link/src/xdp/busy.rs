@@ -1,9 +1,9 @@
 //! Busy polling: the thread that waits for frames executes the driver's receive path (NAPI).
 //!
-//! Busy polling needs a NAPI instance for the socket. The kernel assigns one at bind for zero copy and, since
-//! 6.16, for drivers that publish their queues; before 6.13, on the first frame. Without an instance (veth on
-//! recent kernels), each attempt costs a system call without effect. So the result is checked, and busy
-//! polling is then not used.
+//! Busy polling needs a NAPI instance for the socket. The kernel assigns one at bind for zero copy and, since 6.16, for
+//! drivers that publish their queues; before 6.13, on the first frame. Without an instance (veth on recent kernels),
+//! each attempt costs a system call without effect. So the code checks for an instance, and does not use busy polling
+//! if there is none.
 
 #![expect(unsafe_code, reason = "recvfrom takes raw pointers")]
 
@@ -65,7 +65,8 @@ impl BusyPoll {
         true
     }
 
-    /// Notes that frames have arrived. After the first ones the state is no longer unknown.
+    /// Records that frames have arrived. The first ones show whether the socket has a NAPI instance, so the state is
+    /// not unknown any more.
     #[inline]
     pub fn received(&mut self, socket: &OwnedFd) {
         if let BusyPoll::Unknown(interface) = self {
@@ -95,8 +96,8 @@ fn napi_id(socket: &OwnedFd) -> u32 {
     get_option(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).unwrap_or(0)
 }
 
-/// Interface settings that leave the receive path to the polling thread. Dropping the value restores the
-/// former ones.
+/// Interface settings by which only the polling thread executes the receive path. Dropping the value restores the
+/// former settings.
 pub(super) struct InterfaceSettings {
     before: Vec<(PathBuf, String)>,
 }
@@ -108,7 +109,7 @@ impl InterfaceSettings {
             let path = PathBuf::from(format!("/sys/class/net/{interface}/{file}"));
             match std::fs::read_to_string(&path).and_then(|old| std::fs::write(&path, value).map(|()| old)) {
                 Ok(old) => before.push((path, old)),
-                // Optional: without this setting, the interface still raises an interrupt occasionally.
+                // This setting is optional: without it, the interface only raises an occasional interrupt.
                 Err(e) => tracing::debug!(path = %path.display(), value, %e, "interface setting not changed"),
             }
         }
@@ -119,7 +120,8 @@ impl InterfaceSettings {
 impl Drop for InterfaceSettings {
     fn drop(&mut self) {
         for (path, old) in &self.before {
-            // A failure only leaves the interface with fewer interrupts than before.
+            // An error is ignored: the interface then keeps the settings for polling, and only raises fewer interrupts
+            // than before.
             let _ = std::fs::write(path, old.trim());
         }
     }

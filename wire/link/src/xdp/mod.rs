@@ -48,8 +48,8 @@ const TX_FRAMES: u32 = 512;
 const PARTS_MAX: u32 = 2;
 /// Number of bytes that the kernel leaves free before a received frame.
 const XDP_HEADROOM: usize = 256;
-/// Number of further attempts to bind a queue, and the pause between two: the last owner may have just closed
-/// the queue.
+/// Number of further attempts to bind a queue, and the pause between two attempts: the last user of the queue may have
+/// closed it only just now.
 const RELEASE_TRIES: u32 = 25;
 const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of frames that one `sendto` sends, unless the kernel permits more.
@@ -140,8 +140,8 @@ impl XdpLink {
             bind(&socket, interface.index, config.queue, parts).map_err(fail("bind to the queue"))?;
         let max_frame = wanted.min(carried as usize * payload - vlan::TAG_LEN);
         let busy = BusyPoll::start(config.busy_poll, &socket, &interface.name);
-        // Space for a full ring of frames that the receiver has not taken yet. Optional, so an error is
-        // ignored.
+        // Makes the socket's send buffer large enough for a full ring of frames that the receiver has not taken yet.
+        // This is optional, so an error is ignored.
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(64 << 20));
         program.redirect(config.queue, &socket).map_err(fail("redirect the queue to the socket"))?;
 
@@ -251,7 +251,7 @@ impl Link for XdpLink {
         let mut within = false;
         for ahead in 0..ready {
             let d = self.rx.at(ahead);
-            // Of a frame in several parts, only the first part is shown.
+            // If a frame has several parts, only the first part is passed to `look`.
             if !std::mem::replace(&mut within, d.options & HAS_MORE != 0)
                 && let Some(frame) = self.umem.slice(d.addr, d.len as usize)
             {
@@ -264,7 +264,8 @@ impl Link for XdpLink {
 
     #[inline]
     fn holds(&mut self, count: usize) -> bool {
-        // Each frame may have the maximum number of parts.
+        // Each frame may have the maximum number of parts, so `count` frames are certain only with that many parts
+        // each.
         self.rx.readable() as usize >= count.min(RX_FRAMES as usize) * self.parts as usize
     }
 
@@ -344,7 +345,7 @@ fn bind(socket: &OwnedFd, index: u32, queue: u32, parts: u32) -> io::Result<Boun
                 }
             }
         }
-        // The kernel frees the queue of a closed socket some time after the close.
+        // The kernel frees the queue of a closed socket only some time after the close, so the bind is tried again.
         if last.raw_os_error() != Some(libc::EBUSY) || tries == RELEASE_TRIES {
             return Err(last);
         }

@@ -11,8 +11,9 @@ use super::ring::{Descriptors, Ring, Umem};
 /// XDP_PKT_CONTD: the next entry continues the same frame.
 pub(super) const HAS_MORE: u32 = 1;
 
-/// Returns the frame that begins at the next of `ready` entries, and the number of its entries: 0 if the end
-/// of the frame has not arrived. There is no frame if it is longer than `scratch`.
+/// Returns the frame that begins at the next of `ready` entries of the receive ring, and the number of entries that it
+/// takes. The number is 0 if the end of the frame has not arrived. The frame is `None` if its parts must be copied and
+/// do not fit `scratch`.
 #[inline(never)]
 pub(super) fn frame_at<'a>(
     rx: &Ring<Descriptors>,
@@ -28,7 +29,7 @@ pub(super) fn frame_at<'a>(
     (entries, join(parts.map(|d| (d.addr, d.len as usize)), umem, scratch))
 }
 
-/// Joins parts, each given by address and length. The caller owns all their chunks.
+/// Joins the parts of a frame, each given by address and length. The caller must own the chunks of all parts.
 fn join<'a>(
     mut parts: impl Iterator<Item = (u64, usize)> + Clone,
     umem: &'a Umem,

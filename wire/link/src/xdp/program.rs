@@ -18,7 +18,7 @@ use cxloe_wire::frame::Mac;
 use crate::interface::Interface;
 use crate::socket::owned;
 
-/// Maximum number of queues of an interface; it is the size of the map.
+/// Maximum number of queues of an interface, which is the size of the map of sockets.
 const QUEUES_MAX: u32 = 64;
 
 /// Attached program with its map of sockets, shared by the links on several queues of one interface.
@@ -36,8 +36,9 @@ type Key = (u64, u32, u16, Vec<Mac>, Option<(u16, u16)>);
 static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
 
 impl Program {
-    /// Returns the program on `interface`: one that this process has already attached, or a new one. A new
-    /// one is native if the driver can run it, else generic.
+    /// Returns the XDP program on `interface`: the one that this process has already attached, or a newly attached one.
+    /// A new program runs in the driver (native mode) if the driver supports that, else in the kernel after the driver
+    /// (generic mode).
     pub fn attach(
         interface: &Interface,
         addresses: &[Mac],
@@ -123,7 +124,7 @@ fn load(map: &OwnedFd, addresses: &[Mac], ethertype: u16, ports: Option<(u16, u1
     attr.0[0] = pair(PROG_TYPE_XDP, code.len() as u64);
     attr.0[1] = code.as_ptr() as u64;
     attr.0[2] = license.as_ptr() as u64;
-    // Fields by offset: 24 log level and size, 32 log buffer, 40 kernel version, 44 flags.
+    // Offsets of the fields in bytes: 24 log level and log size, 32 log buffer, 40 kernel version, 44 flags.
     attr.0[5] = pair(0, PROG_HAS_FRAGS);
     owned(match bpf(PROG_LOAD, &attr) {
         // Kernels before 5.18 do not support frames in several parts.
@@ -180,7 +181,8 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
         let [a, b, c, d, e, f] = mac.0;
         let high = i32::from_ne_bytes([a, b, c, d]);
         let low = i32::from(u16::from_ne_bytes([e, f]));
-        // Jumps over the remaining addresses and the jump after them.
+        // Distance of the jump after a match: over the comparisons with the remaining addresses, and over the jump that
+        // follows these comparisons.
         let found = (PER_ADDRESS * (addresses.len() - index - 1) + 1) as i16;
         [
             op(LOAD_W, 5, 2, 0, 0),
@@ -223,9 +225,9 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
             }
         }
     }
-    // Length that a frame needs so that all loads of the program lie within the frame.
+    // Minimum length in bytes of a frame in which every load of the program lies within the frame.
     let least = if ports.is_some() { 42 } else { 18 };
-    // Distance from the first address to the end of the redirection.
+    // Number of instructions from the first comparison of an address to the end of the redirection.
     let pass = (PER_ADDRESS * addresses.len() + 1 + checks.len() + redirect.len()) as i16;
     let head = [
         op(MOVE, 6, 1, 0, 0),   // r6 = context

@@ -42,8 +42,8 @@ impl Umem {
         self.chunk
     }
 
-    /// Returns the bytes at `addr`, or `None` if they do not lie within one chunk. To dereference, the caller
-    /// must own that chunk.
+    /// Returns the bytes at `addr`, or `None` if they do not lie within one chunk. The caller may dereference the
+    /// pointer only if it owns that chunk.
     #[inline]
     pub fn slice(&self, addr: u64, len: usize) -> Option<*mut [u8]> {
         let start = addr as usize;
@@ -56,8 +56,8 @@ impl Umem {
         Some(std::ptr::slice_from_raw_parts_mut(at, len))
     }
 
-    /// Returns the bytes at `addr`, which may span adjacent chunks, or `None` if they do not lie within the
-    /// memory. To dereference, the caller must own all these chunks.
+    /// Returns the bytes at `addr`, which may span adjacent chunks, or `None` if they do not lie within the memory. The
+    /// caller may dereference the pointer only if it owns all these chunks.
     #[inline]
     pub fn span(&self, addr: u64, len: usize) -> Option<*mut [u8]> {
         let start = addr as usize;
@@ -90,7 +90,7 @@ pub(super) struct Ring<T> {
     remote: u32,
 }
 
-// SAFETY: the link owns the ring. Only the kernel uses it too, and follows the same protocol.
+// SAFETY: the link owns the ring. The only other user of the memory is the kernel, which follows the ring's protocol.
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
@@ -177,7 +177,8 @@ impl<T: Copy> Ring<T> {
     /// chunks for it.
     #[inline]
     pub fn push(&mut self, entry: T) {
-        // SAFETY: the index is masked to the ring's size, and the kernel reads it only once published.
+        // SAFETY: the index is masked to the ring's size, and the kernel reads the entry only after it has been
+        // published.
         unsafe { self.entries.add((self.local & self.mask) as usize).write(entry) };
         self.local = self.local.wrapping_add(1);
     }
@@ -211,8 +212,8 @@ pub(super) fn sizes_and_offsets(
     get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
 }
 
-/// Number of frames dropped because a ring or the memory was full. The kernel counts an empty fill ring
-/// twice: as such, and as a lost frame. Here it counts once.
+/// Number of frames dropped because a ring or the memory was full. A frame that finds the fill ring empty is in two
+/// counters of the kernel (empty fill ring, dropped frame); only the second is used here.
 pub(super) fn dropped(socket: &OwnedFd) -> u64 {
     let statistics = get_option::<libc::xdp_statistics>(socket, libc::SOL_XDP, libc::XDP_STATISTICS);
     statistics.map_or(0, |s| s.rx_dropped + s.rx_ring_full)

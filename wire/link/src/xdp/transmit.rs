@@ -36,7 +36,8 @@ pub(super) struct TxSide {
 }
 
 impl TxSide {
-    /// Makes the transmit side, with `umem`'s chunks from `first` on, `parts` of them for each frame.
+    /// Makes the transmit side over the chunks of `umem` from index `first` on. Each frame gets `parts` adjacent
+    /// chunks.
     pub fn new(
         (ring, completion): (Ring<Descriptors>, Ring<Addresses>),
         umem: Arc<Umem>,
@@ -84,7 +85,7 @@ impl TxSide {
         self.completion.consume();
     }
 
-    /// Adds descriptors for the `len` bytes from `at` on, one for each chunk.
+    /// Adds descriptors for the `len` bytes from `at` on to the transmit ring, one for each chunk.
     #[inline(never)]
     fn describe(&mut self, at: u64, len: usize) {
         let chunk = self.umem.chunk();
@@ -111,7 +112,7 @@ impl Transmit for TxSide {
         if self.free.is_empty() {
             self.reclaim();
         }
-        // Not removed yet, as a slot that is not committed is lent again.
+        // The chunk stays on the free list until commit(), because a slot that is not committed is lent again.
         let Some(&chunk) = self.free.last() else {
             self.full += 1;
             return None;

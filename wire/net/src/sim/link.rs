@@ -36,7 +36,7 @@ struct Sender {
     staged: Vec<Vec<u8>>,
     lent: bool,
     spare: Vec<Vec<u8>>,
-    /// Number of flushed frames that had not left the port when last asked.
+    /// Number of flushed frames that had not left the port at the last check.
     departing: usize,
     frames: u64,
     bytes: u64,
@@ -89,7 +89,8 @@ impl Sender {
     }
 
     fn has_room(&mut self) -> bool {
-        // The network is locked only if the last known number leaves no slot.
+        // The number of frames that have not left the port is read again, under the network's lock, only if the last
+        // known number leaves no slot.
         if self.committed() + self.departing >= self.tx_slots {
             self.departing = self.network.net().departing(self.port);
         }

@@ -64,8 +64,8 @@ struct Event {
 }
 
 impl Ord for Event {
-    /// Reversed, since the heap returns the greatest event: the earliest is the greatest, and among equal
-    /// times the one scheduled first.
+    /// The order is reversed, because the heap returns the greatest event: an earlier event is greater, and of two
+    /// events at the same time the one scheduled first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
@@ -359,7 +359,7 @@ impl Net {
 
     fn schedule(&mut self, at: Time, step: Step, from: usize, to: usize, frame: Vec<u8>) {
         self.order += 1;
-        // Not in the past, as time never goes back.
+        // An event is never scheduled in the past, because virtual time does not go back.
         self.events.push(Event { at: at.max(self.now), order: self.order, step, from, to, frame });
     }
 

@@ -14,8 +14,8 @@ const LATE_MAX: usize = 256;
 /// Number of frames after which a late copy is delivered: one period of the 16-bit sequence numbers, plus or
 /// minus [`LATE_SPREAD`].
 const LATE_AFTER: u64 = 1 << 16;
-/// Maximum deviation of a late copy from that period, in frames. So its number may be one just answered, just
-/// expired, or not yet sent.
+/// Maximum deviation of a late copy from that period, in frames. So the 16-bit number in the copy may be one that was
+/// just answered, has just expired, or has not been sent yet.
 const LATE_SPREAD: u64 = 600;
 
 /// Delay and faults of one direction. Bandwidth is a property of ports ([`PortConfig`](super::PortConfig)).
@@ -112,7 +112,7 @@ impl PathState {
         (impairment, arrival)
     }
 
-    /// Draws whether a late copy of the current frame is kept.
+    /// Decides at random whether the path keeps a late copy of the current frame.
     #[inline]
     pub fn wants_late_copy(&mut self) -> bool {
         self.config.late > Probability::NEVER
@@ -157,7 +157,7 @@ impl PathState {
         Some(self.delayed.remove(due).frame)
     }
 
-    /// Arrival time of a held-back frame released at `at`: not before those that overtook it.
+    /// Arrival time of a held-back frame that is released at `at`: no earlier than the frames that overtook it.
     pub fn rejoin(&mut self, at: Time) -> Time {
         self.last_arrival = self.last_arrival.max(at);
         self.last_arrival

@@ -28,8 +28,8 @@ pub struct PortConfig {
     /// Capacity of the receive FIFO in frames; frames that arrive at a full FIFO are lost.
     pub fifo_capacity: usize,
     /// Number of frames in the FIFO above which the hook of
-    /// [`SimNetwork::on_threshold`](super::SimNetwork::on_threshold) is called. A memory node would send PFC
-    /// frames there.
+    /// [`SimNetwork::on_threshold`](super::SimNetwork::on_threshold) is called. A memory node would send PFC frames at
+    /// that occupancy.
     pub fifo_threshold: usize,
 }
 

@@ -71,8 +71,8 @@ fn delay_is_virtual_and_one_way() {
     assert_eq!(net.now(), Time(9_000));
 }
 
-/// 1226 bytes and 24 of overhead take 10 us at 1 Gbit/s, so frames sent together must arrive one after the
-/// other.
+/// At 1 Gbit/s, a frame of 1226 bytes with 24 bytes of overhead takes 10 us, so frames sent together must arrive at
+/// intervals of 10 us.
 #[test]
 fn egress_rate_spaces_frames_and_fills_the_ring() {
     let net = SimNetwork::new(1);
@@ -97,8 +97,8 @@ fn egress_rate_spaces_frames_and_fills_the_ring() {
     assert_eq!(a.counters().tx_full, 2);
 }
 
-/// Two senders to one port of the same rate: the wire of that port must be the bottleneck, and its queue
-/// limited.
+/// Two ports send to a third port, all at the same rate: the ingress wire of the third port must be the bottleneck, and
+/// its queue must be limited.
 #[test]
 fn ingress_rate_is_shared_and_bounded() {
     let net = SimNetwork::new(1);
@@ -118,8 +118,8 @@ fn ingress_rate_is_shared_and_bounded() {
     b.flush().unwrap();
     net.step(Time(1_000_000));
     let got = received(&mut c).len();
-    // Sending takes 100 us at twice the ingress rate: 100 frames pass meanwhile, and some 20 more from the
-    // full queue.
+    // Both senders send for 100 us, together at twice the ingress rate. In that time 100 frames pass the ingress wire,
+    // and some 20 more follow from the full queue.
     assert!((119..=123).contains(&got), "{got}");
     assert_eq!(net.counters().full, 200 - got as u64);
 }
@@ -153,7 +153,7 @@ fn partitions_cut_and_heal() {
     let mut c = net.attach(C, PortConfig::default()).unwrap();
     send(&mut a, B, 1);
     net.partition(&[A, C]);
-    // One frame is on its way when the cut begins; the other is sent after that.
+    // Of the two frames from A to B, the first is on its way when the cut begins, and the second is sent afterwards.
     send(&mut a, B, 2);
     send(&mut b, A, 3);
     send(&mut a, C, 4);
@@ -215,7 +215,8 @@ fn what_is_no_frame_goes_nowhere() {
     assert_eq!(a.transmit().slot(1514).map(|slot| slot.len()), Some(1514));
 }
 
-/// A slot asked for twice must be the same slot, and a slot without a commit must never be sent.
+/// Two requests for a slot without a commit in between must return the same slot, and a slot without a commit must
+/// never be sent.
 #[test]
 fn slots_are_lent_once() {
     let (net, mut a, mut b) = pair(1, Path::default());
@@ -332,7 +333,8 @@ fn traces_contain_every_outcome() {
     );
 }
 
-/// Runs nodes that send to each other every microsecond. Returns the trace of A and B.
+/// Runs a simulation in which the nodes send to each other every microsecond. Returns the trace of the frames between A
+/// and B, and the counters of the network.
 fn run(seed: u64, faults: &str, with_c: bool) -> (Vec<String>, SimCounters) {
     let (net, mut a, mut b) = pair(seed, Path { jitter: Duration::from_micros(2), ..path(faults) });
     let mut c = with_c.then(|| net.attach(C, PortConfig::default()).unwrap());
@@ -376,7 +378,7 @@ proptest! {
         prop_assert_ne!(run(seed, BAD, true).0, run(seed ^ 1, BAD, true).0);
     }
 
-    /// Every frame sent or duplicated must be delivered, lost, or counted as misdirected.
+    /// Every frame must be delivered, twice if it was duplicated, unless the counters report it as lost.
     #[test]
     fn nothing_vanishes(seed: u64, drop in 0u32..50, dup in 0u32..50, reorder in 0u32..50) {
         let (net, mut a, mut b) = pair(seed, path(&format!("drop={drop}%,dup={dup}%,reorder={reorder}%")));

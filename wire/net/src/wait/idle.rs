@@ -28,9 +28,9 @@ const SPINS_UNDER_WAY: u32 = 128;
 const ABSENCE: Duration = Duration::from_micros(500);
 /// A yield shorter than this means that no other thread ran on this CPU.
 const YIELD_ALONE: Duration = Duration::from_micros(2);
-/// Time for which the CPU counts as contended after a longer yield. A short yield does not prove the
-/// contrary: the kernel also returns at once if the other threads have used up their share. If this thread
-/// spun then, a program whose page has arrived could not run.
+/// Time for which the CPU counts as contended (needed by other threads) after a yield longer than [`YIELD_ALONE`]. A
+/// short yield does not prove that the CPU is free: the kernel also returns at once if the other threads have used up
+/// their share. If this thread then spun, a program whose page has arrived could not run.
 const CONTENTION_HOLD: Duration = Duration::from_millis(1);
 /// Interval of housekeeping under load and while the thread spins: accepting commands, and detecting clients
 /// that ended without notice.
@@ -48,8 +48,8 @@ pub struct Seen {
     pub in_flight: bool,
     /// True if operations wait because the engine is full.
     pub backpressured: bool,
-    /// True if programs map regions. Such programs do not report their CPUs; yields show whether they run on
-    /// this one.
+    /// True if programs map regions. Such programs do not report their CPUs; only yields show whether a program runs on
+    /// this thread's CPU.
     pub maps: bool,
     /// True if an awake client on this CPU got completions in the round.
     pub woke_client: bool,
@@ -97,8 +97,8 @@ pub struct IdlePolicy {
     /// absence.
     before: Option<Time>,
     housekeeping_at: Time,
-    /// True if housekeeping was done since the last round. The operations that it began, such as the fetch of
-    /// a page, are sent by the next round, and no event would wake the thread for that.
+    /// True if housekeeping was done since the last round. Operations begun by housekeeping, such as the fetch of a
+    /// page, are sent only by the next round, so the thread must not sleep before that round.
     kept: bool,
     /// True if other threads ran on this CPU during the last yield. If memory is mapped, it was most likely
     /// the program whose faults this thread serves.
@@ -211,8 +211,8 @@ impl IdlePolicy {
         let Pending { deadline, computing, unsent } = pending();
         let most = match self.waiter.after(0, now, Some(deadline)) {
             Idle::Sleep(most) => most,
-            // A fault wakes the thread at once, while a spinning thread would keep the program from causing
-            // that fault.
+            // The thread sleeps instead of spinning: a page fault of the program wakes it at once, whereas spinning
+            // would keep the program off this CPU.
             Idle::Poll if self.gives_way && deadline > now => deadline.since(now).min(Waiter::SLEEP_MAX),
             Idle::Poll => return Rest::Round,
         };

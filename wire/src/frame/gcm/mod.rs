@@ -157,7 +157,7 @@ impl Gcm {
         Self { to_mn, to_cn, sealed: Cell::new(0) }
     }
 
-    /// Encrypts `body` after its readable part, and writes tag and counter.
+    /// Encrypts the bytes of `body` that follow its readable part, and writes tag and counter.
     ///
     /// # Panics
     /// If `body` is shorter than its readable part.

@@ -29,7 +29,7 @@ const SECRET_BLOCKS_MAX: usize = 8;
 const LINE_BLOCKS: usize = 4;
 /// Number of powers of the hash key: one for each block, and one for the block of lengths.
 const POWERS: usize = CLEAR_BLOCKS + SECRET_BLOCKS_MAX + 1;
-/// Number of readable bytes in the first two blocks, after the place.
+/// Number of bytes of the readable part in the first two blocks, which begin with the frame's place.
 const CLEAR_BEFORE_LAST: usize = 2 * BLOCK - PLACE_LEN;
 
 /// Minimum and maximum length in bytes of the readable part of any frame.

@@ -48,7 +48,8 @@ fn known_frames() {
     }
 }
 
-/// A frame with a wrong tag, or opened at a wrong place, is refused, and its bytes are not decrypted.
+/// A frame with a wrong tag, or opened at a wrong place in the session, must be refused, and its bytes must not be
+/// decrypted.
 #[test]
 fn nothing_is_decrypted_under_a_wrong_tag() {
     let key = Key::new([9; KEY_LEN]);
@@ -82,7 +83,7 @@ fn nothing_is_decrypted_under_a_wrong_tag() {
     }
 }
 
-/// Frames open in any order, also when counters jump (as after lost frames), and only under the key of their
+/// Frames must open in any order, even if counters jump (as after lost frames), but only under the key of their
 /// session.
 #[test]
 fn any_order_opens() {

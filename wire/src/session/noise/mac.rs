@@ -15,7 +15,8 @@ use crate::time::Time;
 const MAC1: &[u8] = b"mac1----";
 /// Label for the derivation of the key that encrypts cookies.
 const COOKIE: &[u8] = b"cookie--";
-/// Shortest lifetime of a cookie; the longest is twice as long, since the previous secret is still accepted.
+/// Shortest lifetime of a cookie; the longest is twice as long, because cookies made with the previous secret are still
+/// accepted.
 const COOKIE_AGE: core::time::Duration = core::time::Duration::from_secs(120);
 
 /// Returns the first 16 bytes of HMAC-SHA256 under `key`.
@@ -32,7 +33,7 @@ fn truncated(mac: Hmac<Sha256>) -> [u8; MAC_LEN] {
     core::array::from_fn(|at| whole[at])
 }
 
-/// Whether both are equal. The time does not depend on the position of a difference.
+/// Whether `a` and `b` are equal. The time taken does not depend on the position of a difference.
 pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }

@@ -53,7 +53,8 @@ struct X25519 {
 }
 
 impl X25519 {
-    /// State before `snow` sets or generates the key; saves the multiplication for a key that is never used.
+    /// Returns the state before `snow` sets or generates the key. The public key is not computed, because this key is
+    /// never used.
     fn unset() -> Self {
         Self { secret: StaticSecret::from([0; 32]), private: [0; 32], public: [0; 32] }
     }

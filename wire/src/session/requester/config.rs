@@ -7,7 +7,8 @@ use crate::session::{Entropy, Identity, KeyPair, PreSharedKey};
 /// Time limits and intervals of a session at the CN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Time without an answer that is due, after which the session is dead and its requests fail (R8).
+    /// Time for which an answer may be due without any answer arriving; after it the session is dead and its requests
+    /// fail (R8).
     pub dead_after: Duration,
     /// Time without any frame while an answer is due, after which the CN asks for another session. The old
     /// session may still answer.

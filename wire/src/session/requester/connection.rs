@@ -62,12 +62,13 @@ pub(super) struct Connection {
     pub nonces: Nonces,
     /// Last refusal reported, so that a repeated one is not reported again.
     pub refused: Option<HelloStatus>,
-    /// Versions supported. A Hello asks for the newest, or for an older one if the memory node does not
-    /// support that.
+    /// Versions supported. A Hello asks for the newest, or for an older one if the memory node does not support the
+    /// newest.
     pub versions: RangeInclusive<u16>,
     /// Features that the next Hello asks for.
     pub features: u32,
-    /// Shard of this end, and its CN; 0 and the null address for a CN with one session.
+    /// Number of this end's shard, and the CN that the shard belongs to; 0 and the null address for a CN with one
+    /// session.
     pub shard: u8,
     pub owner: Mac,
 }
@@ -100,7 +101,7 @@ impl Connection {
         self.phase
     }
 
-    /// Enters `phase`, and drops the sessions that do not exist in it.
+    /// Enters `phase`, and drops the current session or the offered one if `phase` has none.
     pub fn enter(&mut self, phase: ConnectionPhase) {
         self.phase = phase;
         if !phase.has_session() {
@@ -128,7 +129,8 @@ impl Connection {
         }
     }
 
-    /// Returns the framer for answers. An old session may take answers while no more requests are sent in it.
+    /// Returns the framer for answers. While one session replaces another, the old one takes answers but no more
+    /// requests.
     #[inline]
     pub fn answer_framer(&self) -> Option<&Framer> {
         match &self.session {

@@ -67,8 +67,8 @@ impl Requester {
         }
     }
 
-    /// Verifies a control frame of the session. Its number must be above all earlier ones, so that copies
-    /// have no effect (R11).
+    /// Verifies a control frame of the session. Its sequence number must be higher than in all earlier control frames,
+    /// so that copies have no effect (R11).
     fn open_control(&mut self, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.connection.session else {
             self.shared.counters.dropped_foreign += 1;
@@ -94,7 +94,7 @@ impl Requester {
         let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
             return;
         };
-        // An answer to an earlier Hello, or to one that another station sent.
+        // The frame answers an earlier Hello, or a Hello of another station.
         if ack.hello_nonce != hello.nonce {
             self.shared.counters.dropped_foreign += 1;
             return;
@@ -113,19 +113,19 @@ impl Requester {
             status => return self.refused(status, &ack, now),
         }
         if common != Some(hello.version) {
-            // The node answers the fallback but supports newer versions: it was upgraded in between, or the
-            // first refusal was forged. The session would have an older version than necessary.
+            // The memory node accepted the older version but supports a newer one: it was upgraded in between, or the
+            // first refusal was forged. The newest version is requested again.
             return self.ask_for(newest, now);
         }
         if ack.integrity != hello.integrity {
             return self.refused(HelloStatus::Integrity, &ack, now);
         }
         if hello.shard > 0 && ack.features & FEATURE_SHARDS == 0 {
-            // The memory node does not support shards: it took this shard's address for another CN, one
+            // The memory node does not support shards, so it treated this shard's address as that of a separate CN
             // without memory.
             return self.refused(HelloStatus::Shard, &ack, now);
         }
-        // A memory node never grants more than the Hello asked for.
+        // A memory node never grants more than the Hello requested, so an answer that does is dropped.
         let sane = ack.session != 0
             && ack.window > 0
             && (1..=hello.streams).contains(&ack.streams)
@@ -154,8 +154,7 @@ impl Requester {
         self.step(ConnectionEvent::Offered, now);
     }
 
-    /// Sends a Hello for `version` at once, because the memory node does not support the version asked for
-    /// before.
+    /// Sends another Hello at once, for `version` instead of the version of the last Hello.
     fn ask_for(&mut self, version: u16, now: Time) {
         self.connection.fallback = version;
         self.step(ConnectionEvent::OtherVersion, now);
@@ -164,7 +163,8 @@ impl Requester {
     /// Reports a refusal, unless the last one reported was the same.
     pub(super) fn tell_refused(&mut self, status: HelloStatus, ack: &HelloAck) {
         if self.expected_until.is_some() {
-            // The memory node may get the mappings from the manager a moment later than this CN.
+            // This refusal is not reported: the memory node may receive the mappings from the manager a moment later
+            // than this CN.
             if status == HelloStatus::NotAllowed {
                 return;
             }
@@ -177,7 +177,7 @@ impl Requester {
         }
     }
 
-    /// Reports a refusal, and sends the next Hello after the long interval, since the reason may go away.
+    /// Reports a refusal, and sends the next Hello after the long interval, because the reason may cease to exist.
     fn refused(&mut self, status: HelloStatus, ack: &HelloAck, now: Time) {
         self.tell_refused(status, ack);
         if status == HelloStatus::VersionMismatch
@@ -188,7 +188,7 @@ impl Requester {
             hello.nonce = self.connection.nonces.next();
         }
         if status == HelloStatus::KeyWithdrawn && self.keyed.is_some() {
-            // Such a refusal is authenticated, so the session may be given up because of it.
+            // With keys, refusals are authenticated, so this one may end the session.
             self.expelled = true;
             self.timers.arm(Timer::Retry, now);
             return;
@@ -201,7 +201,7 @@ impl Requester {
             self.shared.counters.dropped_foreign += 1;
             return;
         };
-        // The first control frame of a session, so its number is close to 0.
+        // A StartAck is the first control frame of its session, so its number is close to 0.
         let seq = infer(0, frame.seq());
         if !offered.framer.open(&mut frame, Space::Control, seq) {
             self.shared.counters.dropped_trailer += 1;

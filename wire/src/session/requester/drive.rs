@@ -12,8 +12,8 @@ use crate::frame::{Axi, Hello, HelloStatus, MAX_FRAME_LIMIT, Message, Seal, Spac
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// Lateness of a poll from which this process counts as having been paused. A busy thread polls within
-/// milliseconds.
+/// Minimum delay of a poll behind its deadline at which this process counts as having been paused. A busy thread polls
+/// within milliseconds.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Number of Byes after which the session is closed without an answer.
 const BYES_MAX: u32 = 3;
@@ -26,7 +26,7 @@ impl Requester {
             return;
         }
         if matches!(self.connection.phase(), ConnectionPhase::Closed | ConnectionPhase::Closing) {
-            // A new attempt of the caller reports a repeated refusal again.
+            // The caller makes a new attempt, so a refusal is reported even if the same one was reported before.
             self.connection.refused = None;
         }
         self.step(ConnectionEvent::Connect, now);
@@ -48,9 +48,9 @@ impl Requester {
         }
     }
 
-    /// Whether a session is about to open, so that operations should wait instead of failing. Ends when the
-    /// session opens, when it is refused for another reason than missing memory, or when a silent memory node
-    /// is given up.
+    /// Whether a session is about to open, so that operations should wait instead of failing. The result is `false`
+    /// again when the session has opened, when it was refused for another reason than missing memory, or when the
+    /// requester has given up a silent memory node.
     pub fn is_expected(&self) -> bool {
         self.expected_until.is_some()
     }
@@ -92,8 +92,8 @@ impl Requester {
         self.step(ConnectionEvent::Close, now);
     }
 
-    /// Asks for another session with the current configuration. The current session remains in use until the
-    /// other has started, unless its frames are now too long for the link.
+    /// Asks for another session with the current configuration. The current session remains in use until the new one
+    /// has started, unless the current session's frames are now too long for the link.
     pub(super) fn agree_anew(&mut self, now: Time) {
         let outgrown = self.connection.max_frame() > self.config.max_frame;
         self.step(if outgrown { ConnectionEvent::Outgrown } else { ConnectionEvent::LimitsChanged }, now);
@@ -117,8 +117,8 @@ impl Requester {
                     self.path.start_given_up(usize::from(ack.max_frame));
                 }
                 self.call_newest(now);
-                // The memory node lost the offer, restarted, or cannot open this end's frames. The last is
-                // reported, as only the operator can repair it.
+                // The memory node lost the offer, restarted, or cannot open this end's frames. The last cause
+                // (different keys) is reported, because only the operator can correct it.
                 if let Some(ack) = ack.filter(|_| self.config.key.is_some()) {
                     self.tell_refused(HelloStatus::Integrity, &ack);
                 }
@@ -146,8 +146,8 @@ impl Requester {
                 self.timers.arm(Timer::Retry, now + self.connection.interval);
             }
             Action::Start => {
-                // Operations wait for the StartAck, so a Start is repeated as soon as a request would be
-                // probed.
+                // Operations wait for the StartAck, so an unanswered Start is repeated after the same time as the probe
+                // for an unanswered request.
                 let hello_first = self.config.timing.hello_first;
                 let rtt = &self.shared.rtt;
                 let wait_limit = Duration::from_nanos(rtt.probe_ns());
@@ -216,7 +216,7 @@ impl Requester {
         if self.expected_until.is_some_and(|until| now >= until) {
             self.expected_until = None;
         }
-        // Handled here, because only a poll can report failed requests.
+        // The withdrawal of this CN's key is handled here, because only a poll can report failed requests.
         if core::mem::take(&mut self.expelled)
             && self.step(ConnectionEvent::Expelled, now) == Action::RestAfterDeath
         {
@@ -241,7 +241,7 @@ impl Requester {
                 }
             }
             Timer::Ping => {
-                // Checked here rather than for each frame.
+                // The number of requests sent is checked here, at intervals, rather than for each frame.
                 if self.has_sent_enough() {
                     self.timers.arm(Timer::Rekey, now);
                 }
@@ -270,8 +270,8 @@ impl Requester {
                 self.step(ConnectionEvent::LimitsChanged, now);
             }
             Timer::Widen => {
-                // This frame is not counted as a Ping: while the path is narrow the frame is lost, which must
-                // not make the session suspect.
+                // This frame is not recorded as a Ping: it is lost while the path is narrow, and an unanswered Ping
+                // would make the session suspect.
                 if let (Some(lost), Some(session)) = (self.path.lost(), &mut self.connection.session) {
                     session.send_padded(tx, &Message::Ping, lost.min(self.config.max_frame));
                 }
@@ -341,15 +341,15 @@ impl Requester {
         }
         let connection = &mut self.connection;
         self.timers.arm(Timer::Retry, now + connection.interval);
-        // Hello intervals grow by an eighth. So a memory node that was away gets a Hello within an eighth of
-        // its absence.
+        // Hello intervals grow by an eighth. So a memory node that returns after an absence gets a Hello within an
+        // eighth of the length of that absence.
         let more = if action == Action::SendHello { connection.interval / 8 } else { connection.interval };
         connection.interval = (connection.interval + more).min(self.config.timing.hello_max);
     }
 
-    /// Returns the time since which an answer is due to the oldest request of a stream or to a Ping. Other
-    /// frames do not count: otherwise a request that never arrives would wait for ever while others are
-    /// answered.
+    /// Returns the time since which an answer is due to the oldest request of a stream or to a Ping. Answers to later
+    /// requests, or in other streams, do not restart this time: otherwise a request that never arrives would stay
+    /// unanswered for ever without an error.
     pub(super) fn owed_since(&self) -> Option<Time> {
         let ping = self.connection.ping_since.filter(|at| *at > self.last_heard);
         self.streams.iter().filter_map(RequestStream::waiting_since).chain(ping).min()

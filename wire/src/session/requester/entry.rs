@@ -82,9 +82,10 @@ pub(super) struct Entry {
     /// Buffer with the data of a write, needed if the write must be sent again.
     pub payload: Handle,
     pub last_sent: Time,
-    /// Number of times that the request was sent in this session; only 1 permits a sample of the round trip.
+    /// Number of times that the request was sent in this session; only a request sent once gives a sample of the round
+    /// trip.
     pub sends: u32,
-    /// True once a SACK has shown that the request is in the memory node's reorder buffer (R5).
+    /// True if a SACK has shown that the request is in the memory node's reorder buffer (R5).
     pub sacked: bool,
     pub early: Early,
 }

@@ -65,8 +65,8 @@ pub struct RequesterStatus {
     pub window: usize,
     /// Longest frame of the session, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: usize,
-    /// Length in bytes of frames that both links carry but the path between them loses; none if it carries
-    /// all.
+    /// Length in bytes of frames that both links carry but the path between them loses; absent if the path carries all
+    /// frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_loses: Option<usize>,
     /// True if both ends agreed on frames of many lines.

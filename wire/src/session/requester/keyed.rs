@@ -1,5 +1,5 @@
-//! Agreement on a session between nodes' keys. A Hello is sent once its message 1 has been computed, and a
-//! HelloAck is used once its message 2 has been verified. Until then the current session remains in use.
+//! Agreement on a session between nodes' keys. A Hello is sent after its Noise message 1 has been computed, and a
+//! HelloAck is used after its Noise message 2 has been verified. Meanwhile the current session remains in use.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -27,8 +27,8 @@ use crate::session::noise::{
 };
 use crate::time::Time;
 
-/// Maximum age of a Hello that is repeated: the memory node keeps an offer for 5 s, and accepts no Hello
-/// twice.
+/// Maximum age of a Hello that is repeated: the memory node keeps its offer for 5 s, and then refuses the same Hello as
+/// a replay.
 const HELLO_AGE_MAX: Duration = Duration::from_secs(4);
 /// Interval of Hellos while cookies arrive for Hellos that others forged in this node's name. In such a
 /// flood, few of the node's own Hellos are processed.
@@ -37,8 +37,8 @@ const OVERLOAD_INTERVAL: Duration = Duration::from_micros(250);
 const CROWDED_FOR: Duration = Duration::from_millis(10);
 /// Maximum age of a cookie that is used; memory nodes accept one for at least 120 s.
 const COOKIE_AGE_MAX: Duration = Duration::from_secs(110);
-/// Maximum number of answers to the current Hello that wait for verification. Any station can send one, and
-/// the genuine one is among them.
+/// Maximum number of answers to the current Hello that wait for verification. Any station can send such an answer, so
+/// the genuine one may be among many forged ones.
 const ANSWERS_MAX: usize = 16;
 /// Number of frames after which a session is replaced by one with new keys.
 const FRAMES_MAX: u64 = 1 << 32;
@@ -109,8 +109,8 @@ impl Keyed {
         self.ids
     }
 
-    /// Keeps an answer until it can be verified. If too many wait, it replaces a random one. So forged
-    /// answers that came before the genuine one get no more than their share of the places.
+    /// Keeps an answer until it can be verified. If the list is full, the new answer replaces a random one, so that
+    /// forged answers that came earlier do not keep the genuine answer out.
     fn keep(&mut self, answer: HelloAnswer, nonces: &mut Nonces) {
         let known = self.concluding.iter().map(|(_, answer)| answer).chain(&self.answers);
         if known.into_iter().any(|known| known.frame == answer.frame) {
@@ -123,7 +123,7 @@ impl Keyed {
         }
     }
 
-    /// Starts the verification of a waiting answer, chosen at random, unless one is under way.
+    /// Starts the verification of a waiting answer, chosen at random, unless a verification is already in progress.
     fn conclude(&mut self, nonces: &mut Nonces) {
         let Some((call, _)) = self.call.as_ref().filter(|_| self.concluding.is_none()) else { return };
         if self.answers.is_empty() {
@@ -135,10 +135,10 @@ impl Keyed {
         self.concluding = Some((id, answer));
     }
 
-    /// Returns a time stamp for `now` that is later than every earlier stamp; the memory node accepts no
-    /// other.
+    /// Returns a time stamp for `now` that is later than every earlier stamp, because the memory node refuses a stamp
+    /// that is not.
     fn stamp(&mut self, now: Time) -> TimeStamp {
-        // Later than the last stamp, even if the clock stood still or was set back.
+        // The stamp is later than the last one, even if the clock stood still or was set back.
         self.stamped_ns = self.pair.epoch_ns.saturating_add(now.0).max(self.stamped_ns + 1);
         let mut stamp = TimeStamp::default();
         stamp[..8].copy_from_slice(&(TAI64_EPOCH + self.stamped_ns / NANOS).to_be_bytes());
@@ -187,7 +187,7 @@ impl Requester {
                     keyed.answers.clear();
                     self.hello_acked(answer.ack, Some(&secret), now);
                 }
-                // A forged answer; the genuine one may be among the others.
+                // This answer was forged; the genuine one may be among those that still wait for verification.
                 _ => {
                     self.shared.counters.dropped_trailer += 1;
                     keyed.conclude(&mut self.connection.nonces);
@@ -214,12 +214,12 @@ impl Requester {
         keyed.call = Some((call, now));
     }
 
-    /// Sends the current Hello once its message 1 has been computed. Prepares a new Hello if this one is too
-    /// old to be accepted.
+    /// Sends the current Hello if its message 1 has been computed. Prepares a new Hello if the current one is too old
+    /// for the memory node to accept.
     pub(super) fn send_keyed_hello(&mut self, now: Time, tx: &mut dyn Transmit) {
         let Some(keyed) = &mut self.keyed else { return };
         if keyed.call.as_ref().is_some_and(|(_, at)| now - *at >= HELLO_AGE_MAX) && keyed.calling.is_none() {
-            // A new Hello must not restart the growing interval.
+            // The interval grows with each attempt, and a new Hello must not reset it.
             let interval = self.connection.interval;
             self.call_newest(now);
             self.connection.interval = interval;
@@ -247,8 +247,8 @@ impl Requester {
         overloaded.then(|| now + OVERLOAD_INTERVAL)
     }
 
-    /// Takes an answer to the current Hello. Any station may have sent it, so it is only kept until it has
-    /// been verified.
+    /// Takes an answer to the current Hello. Any station may have sent it, so it has no effect before it has been
+    /// verified.
     pub(super) fn keyed_ack(&mut self, ack: HelloAck, frame: &[u8], now: Time) {
         let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
             return;
@@ -256,7 +256,8 @@ impl Requester {
         let Some(keyed) = &mut self.keyed else { return };
         if keyed.call.is_none() || ack.hello_nonce != hello.nonce {
             self.shared.counters.dropped_foreign += 1;
-            // A cookie for a Hello that this node did not send: someone forges Hellos in its name.
+            // The answer is a cookie for a Hello that this node did not send, so another station forges Hellos in this
+            // node's name.
             if ack.status == HelloStatus::Cookie && keyed.message.is_some() {
                 keyed.overloaded_until = now + CROWDED_FOR;
                 self.timers.arm_by(Timer::Retry, now + OVERLOAD_INTERVAL);
@@ -280,8 +281,8 @@ impl Requester {
             keyed.keep(HelloAnswer { ack, frame: *whole }, nonces);
             keyed.conclude(nonces);
         } else if ack.status != HelloStatus::Ok {
-            // From a node without a key, or forged. The refusal is reported but has no other effect; there is
-            // no fallback to sessions without keys.
+            // The refusal comes from a node without a key, or is forged. It is reported but has no other effect: there
+            // is no fallback to sessions without keys.
             self.tell_refused(ack.status, &ack);
         } else {
             self.shared.counters.dropped_unmatched += 1;

@@ -55,8 +55,8 @@ use crate::frame::{
 };
 use crate::time::Time;
 
-/// Maximum number of early answers with data that are kept; the requests of further ones are sent again
-/// (R10).
+/// Maximum number of early answers whose data is kept. Further early answers are dropped, and their requests are sent
+/// again (R10).
 const EARLY_BUFFERS: usize = 256;
 /// Maximum number of events kept until they are polled; a further event displaces the oldest.
 const EVENTS_MAX: usize = 64;
@@ -108,8 +108,8 @@ pub struct Requester {
     path: PathLimit,
     /// End of the time in which a session is [expected](Self::is_expected); `None` after a refusal.
     expected_until: Option<Time>,
-    /// True once the memory node has stated that this CN's key was withdrawn, in an authenticated answer. The
-    /// next poll ends the session.
+    /// True if the memory node has reported, in an authenticated answer, that this CN's key was withdrawn. The next
+    /// poll ends the session.
     expelled: bool,
 }
 
@@ -262,7 +262,8 @@ impl Requester {
         self.is_open() && self.streams[usize::from(stream) % self.granted].has_room(Op::Write)
     }
 
-    /// Start of the current silence: an answer is due, and no frame has come. `None` if no answer is due.
+    /// Time at which the current silence began, in which an answer is due and no frame has come. `None` if no answer is
+    /// due.
     pub fn silent_since(&self) -> Option<Time> {
         self.owed_since().map(|since| since.max(self.last_heard))
     }
@@ -407,7 +408,8 @@ impl Requester {
     ) -> Result<(), Rejected> {
         let Some(framer) = self.connection.framer() else { return Err(Rejected::NotConnected) };
         let mut index = usize::from(stream);
-        // The caller's stream follows from the line's address (R12); fewer streams may have been granted.
+        // The caller derives the stream from the line's address (R12), but the memory node may have granted fewer
+        // streams.
         if index >= self.granted {
             index %= self.granted;
         }
@@ -448,7 +450,7 @@ impl Requester {
                 | Command::Fault,
             ) => self.handle_answer(frame, now, out),
             Some(command) => self.handle_control(command, frame, now, tx, out),
-            // A request or an unknown command, neither of which is meant for a CN.
+            // The frame is a request or has an unknown command; no memory node sends such a frame to a CN.
             None => self.shared.counters.dropped_foreign += 1,
         }
     }
@@ -534,7 +536,8 @@ impl Requester {
         let long = self.connection.has(FEATURE_LONG_BURSTS) && self.read_lines_max < BURST_LINES_MAX;
         self.shared.packing.burst = if long { self.read_lines_max } else { 0 };
         if self.connection.streams() != self.granted {
-            // With another number of streams, lines belong to other streams (R12).
+            // The number of streams has changed, so lines now belong to other streams (R12), and no request can move to
+            // the new session.
             self.fail_all(OpError::FrameTooLarge, out);
             self.granted = self.connection.streams();
         }

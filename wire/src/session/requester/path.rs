@@ -17,7 +17,7 @@ const SHORTER: [usize; 3] = [1514, 1294, 590];
 /// Interval between Pings of the length that was lost.
 const WIDEN_EVERY: Duration = Duration::from_secs(10);
 
-/// Limit of the path, as Starts and Pings have shown it.
+/// Limit on the frame length of a path, as found by Starts and Pings.
 #[derive(Debug, Default)]
 pub(super) struct PathLimit {
     /// Longest frame to ask for, if the path is narrower than the links.
@@ -52,14 +52,14 @@ impl PathLimit {
             self.lost = self.lost.max(frame);
             self.limit = Some(shorter);
             self.confirmed = false;
-            // The shorter length gets two attempts of its own.
+            // The shorter length also gets two attempts.
             self.given_up = None;
         }
     }
 
-    /// Records that the memory node does not answer Hellos, which are short frames, either. Returns `true` if
-    /// the next Hello may ask for longer frames again, because the node was away and the path is not to
-    /// blame.
+    /// Records that the memory node does not answer Hellos either, although Hellos are short frames. Returns `true` if
+    /// the next Hello may ask for longer frames again, because the node was unreachable and so the losses do not show
+    /// that the path is narrow.
     pub fn silent(&mut self) -> bool {
         self.given_up = None;
         let unproven = self.limit.is_some() && !self.confirmed;

@@ -16,10 +16,10 @@
 //! ```
 //!
 //! A Hello ends nothing: in Reopening the old session remains in use. From the first Start until its StartAck
-//! (Switching), no request is sent, so that no request of the old session can be executed after one of the
-//! new session; answers of the old session are still taken. Start is repeated about once in a round trip,
-//! because operations wait for its answer. If it stays unanswered, it is given up and another Hello is sent.
-//! Until that leads to a session, the old one may be used again, if the memory node still has it.
+//! (Switching), no request is sent, so that no request of the old session can be executed after one of the new session;
+//! answers of the old session are still taken. Start is repeated about once in a round trip, because operations wait
+//! for its answer. An unanswered Start is given up, and another Hello is sent. Until this Hello leads to a session, the
+//! old session may be used again, if the memory node still has it.
 
 /// State of the old session while a new one is agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,8 @@ pub(super) enum Action {
     Nothing,
     /// Prepare a new Hello and send it at once.
     Call,
-    /// `Call`, and report that the keys probably differ if the session would have been sealed.
+    /// `Call`. If the session whose Start stayed unanswered would have been sealed, also report that the keys probably
+    /// differ.
     CallAfterGivingUp,
     /// `Call`, and report that the session is suspect.
     CallSuspecting,
@@ -171,7 +172,7 @@ impl ConnectionPhase {
         matches!(self, ConnectionPhase::Calling | ConnectionPhase::Reopening(_))
     }
 
-    /// Whether an answer to a Start is expected, so that there is an offered session.
+    /// Whether the connection waits for the answer to a Start, and so has an offered session.
     pub const fn awaits_start(self) -> bool {
         matches!(self, ConnectionPhase::Starting | ConnectionPhase::Switching(_))
     }

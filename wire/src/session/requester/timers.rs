@@ -111,8 +111,8 @@ impl Timers {
         self.next
     }
 
-    /// Computes the next time-out at the end of a poll. It is at least a microsecond ahead: a timer that
-    /// could not do its work yet would otherwise make the caller poll in a spin.
+    /// Computes the next time-out at the end of a poll. It is at least a microsecond ahead: otherwise a timer that
+    /// could not do its work yet would make the caller poll in a busy loop.
     pub fn settle(&mut self, now: Time) {
         let earliest = self.at.iter().fold(NEVER, |earliest, at| earliest.min(*at));
         self.next = earliest.max(now + Duration::from_micros(1));

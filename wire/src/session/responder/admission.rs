@@ -23,7 +23,8 @@ use crate::session::slab::Slab;
 use crate::session::{Memory, ResponderCounters, WINDOW, infer};
 use crate::time::Time;
 
-/// Time that an old instance has to answer a Ping before another instance gets its session.
+/// Time within which the agent that has the session must answer a Ping, before another agent with the same MAC address
+/// gets the session.
 const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Minimum frame length of a session: a line and the longest trailer.
@@ -37,7 +38,7 @@ const SIGN_OF_LIFE_MAX_AGE: Duration = Duration::from_secs(1);
 const GUEST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Returns the evidence, since the session was challenged, that the CN is running.
+    /// Returns whether the frames received since the session was challenged (pinged) show that the CN is running.
     fn liveness(&self, now: Time) -> Liveness {
         if self.last_heard >= self.challenged_at {
             if now - self.last_heard < SIGN_OF_LIFE_MAX_AGE { Liveness::Confirmed } else { Liveness::Stale }
@@ -101,13 +102,13 @@ impl Responder {
                     self.step(index, event, tx);
                 }
             }
-            // Includes Echo frames: a node that answers them handles them before this function is called.
+            // Echo frames are dropped here too: a node that answers them does so before it calls this function.
             _ => self.counters.dropped_foreign += 1,
         }
     }
 
-    /// Verifies a control frame of a session. Its number must be above all earlier ones, so that copies have
-    /// no effect (R11).
+    /// Verifies a control frame of a session. Its sequence number must be higher than in all earlier control frames, so
+    /// that copies have no effect (R11).
     fn open_control(&mut self, index: usize, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.sessions[index] else { return false };
         let seq = infer(session.heard, frame.seq());
@@ -128,7 +129,8 @@ impl Responder {
         self.answer_padded(index, tx, message, 0);
     }
 
-    /// Answers with a frame of at least `len` bytes, or as long as the link can carry.
+    /// Answers with a frame that is padded to `len` bytes, or to the longest frame that the link carries if that is
+    /// shorter.
     fn answer_padded(&mut self, index: usize, tx: &mut dyn Transmit, message: &Message<'_>, len: usize) {
         let len = len.min(self.config.max_frame).min(MAX_FRAME_LIMIT);
         if let Some(session) = &mut self.sessions[index]
@@ -138,8 +140,8 @@ impl Responder {
         }
     }
 
-    /// Decides on a Hello with the proved key `shown`, or none. Returns `None` if there is no answer yet; the
-    /// CN will repeat the Hello.
+    /// Decides on a Hello. `shown` is the key that the sender proved, with the result of the handshake, or `None`
+    /// without a key. Returns `None` if there is no answer yet; the CN will repeat the Hello.
     pub(super) fn hello<M: Memory>(
         &mut self,
         cn: Mac,
@@ -341,7 +343,7 @@ impl Responder {
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) {
-        // The first control frame of a session, so its number is close to 0.
+        // A Start is the first control frame of its session, so its number is close to 0.
         let seq = infer(0, frame.seq());
         let offered = self.offers.any_to(cn);
         let opens = |offer: &Offer| offer.framer.open(&mut frame, Space::Control, seq);
@@ -370,7 +372,7 @@ impl Responder {
             _ => memory.is_current(owner.to_u64(), instance),
         };
         if !ready {
-            // Kept, because the CN repeats its Start until the other workers are ready.
+            // The offer is kept, because the CN repeats its Start until the other workers are ready.
             self.offers.add(offer);
             return;
         }
@@ -430,7 +432,8 @@ impl Responder {
             self.early -= session.buffers.used();
             self.counters = self.counters.plus(&session.counters);
         }
-        // Another session may soon have this index.
+        // An acknowledgement that this session held back is dropped, because another session may soon have the same
+        // index.
         if self.due.is_some_and(|(session, _)| session == index) {
             self.due = None;
         }
@@ -456,8 +459,8 @@ impl Responder {
         self.config.max_frame = max_frame;
     }
 
-    /// Sends a Bye to each CN whose frames no longer fit the link, so that it agrees on another session at
-    /// once. Returns the number of Byes. Call it repeatedly, as a Bye may be lost.
+    /// Sends a Bye to each CN whose session has frames too long for the link, so that the CN requests another session
+    /// at once. Returns the number of Byes. Call it repeatedly, because a Bye may be lost.
     pub fn dismiss_outgrown(&mut self, tx: &mut dyn Transmit) -> usize {
         let mut told = 0;
         for index in 0..self.sessions.len() {

@@ -15,9 +15,9 @@ pub struct ResponderCounters {
     /// Requests that came in frames of many requests.
     #[serde(default)]
     pub multi_requests: u64,
-    /// Requests that were answered before, or were already waiting for an earlier one.
+    /// Copies of requests that were already answered, or that already waited for an earlier request.
     pub duplicates: u64,
-    /// Requests that came before an earlier one and had to wait.
+    /// Requests that arrived before a request with a lower number, and so had to wait.
     pub early: u64,
     /// SackNak frames sent: requests that came early (R4).
     pub sacks: u64,
@@ -33,7 +33,8 @@ pub struct ResponderCounters {
     pub dropped_trailer: u64,
     /// Frames dropped because their number was outside the window.
     pub dropped_window: u64,
-    /// Frames dropped for lack of space: for the answer, or to keep the request until its turn.
+    /// Frames dropped for lack of space (for the answer, or to keep the request until its turn), and Hellos dropped
+    /// because a limit was reached.
     pub dropped_full: u64,
     /// Frames dropped because their sender has no session, or they were not for this node.
     pub dropped_foreign: u64,

@@ -1,5 +1,4 @@
-//! Index of sessions by address. It is searched only for a frame that comes from another CN than the frame
-//! before.
+//! Index of sessions by address. It is searched only if a frame comes from a different address than the previous frame.
 
 use core::hash::{BuildHasherDefault, Hasher};
 

@@ -52,7 +52,7 @@ impl ResponderEvent {
         matches!(self, Self::Conflict(_) | Self::VersionMismatch { .. } | Self::KeyRefused { .. })
     }
 
-    /// Whether `other` reports the same. Two wrong keys of one CN count as the same, because anyone can
+    /// Whether `other` reports the same complaint. Two wrong keys of one CN count as the same, because anyone can
     /// generate keys.
     fn is_said_by(&self, other: &Self) -> bool {
         match (self, other) {
@@ -74,7 +74,7 @@ impl Events {
         Events { queue: VecDeque::with_capacity(EVENTS_MAX), complaints: 0 }
     }
 
-    /// Keeps an event, unless it is a complaint that is already kept.
+    /// Keeps an event, unless it repeats a complaint that is already kept or there are too many complaints.
     pub fn push(&mut self, event: ResponderEvent) {
         if event.is_complaint() {
             if self.complaints >= COMPLAINTS_MAX || self.queue.iter().any(|known| event.is_said_by(known)) {
@@ -121,7 +121,7 @@ mod tests {
         // A polled complaint makes room for another.
         events.push(ResponderEvent::Conflict(cn(0)));
         assert_eq!(events.pop(), Some(ResponderEvent::Conflict(cn(0))));
-        // Of the other events, the oldest are displaced.
+        // When the list is full, a further event that is not a complaint displaces the oldest one.
         (0..100).for_each(|n| events.push(ResponderEvent::Ended(cn(n))));
         assert_eq!(events.pop(), Some(ResponderEvent::Ended(cn(36))));
     }

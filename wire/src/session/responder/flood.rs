@@ -1,10 +1,9 @@
-//! Detection of floods of Hellos, and selection of the Hellos that the link is to drop before they take a
-//! slot of its ring.
+//! Detection of floods of Hellos, and selection of the Hellos that the link is to drop before they take a slot of its
+//! ring.
 //!
-//! Hellos are counted: separately for each CN with a key, and together for all other senders. If a rate is
-//! above the limit, a share is set for it: the link then passes only a random selection, as many as can be
-//! processed. Addresses that are not used in the flood are not affected. After the flood all Hellos pass
-//! again.
+//! Hellos are counted: separately for each CN with a key, and together for all other senders. If one of these rates is
+//! above the limit, the link passes only a random share of the Hellos counted, as many as can be processed. Addresses
+//! that are not used in the flood are not affected. After the flood all Hellos pass again.
 //!
 //! ```text
 //!   a window ends: rate = Hellos counted / (share x length) --> above LIMIT: share = KEPT / rate
@@ -29,8 +28,8 @@ const KEPT_OF_ONE: u64 = 3_500;
 const KEPT_OF_OTHERS: u64 = 1_000;
 /// Time without a flood after which the flood counts as over.
 const CALM: Duration = Duration::from_secs(1);
-/// Maximum number of addresses in a sieve. If more CNs have keys, the link cannot tell them from unknown
-/// senders, so all Hellos of addresses without an entry pass.
+/// Maximum number of addresses in a sieve. If more CNs have keys, the link cannot distinguish the remaining CNs from
+/// unknown senders, so all Hellos of addresses without an entry pass.
 const KNOWN_MAX: usize = 128;
 
 /// Share of frames that pass, as a number out of 2^32; the highest number passes all.
@@ -108,14 +107,14 @@ impl FloodWatch {
         Self { known: BTreeMap::new(), complete: true, others: Count::NEW, since: Time::ZERO, changed: false }
     }
 
-    /// Sets the addresses of CNs that have a key. All other addresses are counted together.
+    /// Sets the addresses of CNs that have a key. All other addresses are counted together. An address that was already
+    /// in the set keeps its count and share, so that a new key of another CN does not end the share during a flood.
     pub fn set_known(&mut self, addresses: impl Iterator<Item = Mac>) {
         let mut before = core::mem::take(&mut self.known);
         self.complete = true;
         for mac in addresses {
             if self.known.len() == KNOWN_MAX {
-                // An address that was known before keeps its counts: a new key must not end its share during
-                // a flood.
+                // The remaining CNs with keys get no entry, so unknown senders cannot be limited.
                 self.complete = false;
                 break;
             }
@@ -163,8 +162,8 @@ impl FloodWatch {
         })
     }
 
-    /// Resets all shares. Call it when the link passes all Hellos again, because counts are then not to be
-    /// divided by a share.
+    /// Resets all shares. Call it when the link passes all Hellos again, because the counts must then no longer be
+    /// divided by the share that passed.
     pub fn forget(&mut self) {
         self.known.values_mut().for_each(|count| *count = Count::NEW);
         self.others = Count::NEW;
@@ -264,8 +263,8 @@ mod tests {
         assert_eq!((gate.share(Mac::from_u64(4)), gate.share(Mac([6; 6]))), (Share::ALL, Share::ALL));
     }
 
-    /// A CN that gets a key during a flood no longer has the share of unknown addresses. A new socket gets
-    /// the sieve again.
+    /// A CN that gets a key during a flood must no longer be limited to the share of unknown addresses. After
+    /// [`FloodWatch::forget`], as for a new socket, the sieve must be set again.
     #[test]
     fn a_sieve_follows_keys_and_links() {
         let mut gate = Gate::new();

@@ -36,7 +36,7 @@ use crate::session::noise::{
 };
 use crate::time::Time;
 
-/// Number of handshakes under way from which a cookie is required: in all, and for one address.
+/// Number of handshakes in progress at which a Hello needs a cookie: in all, and for one address.
 const COOKIE_FROM: usize = 64;
 const COOKIE_FROM_OF_ONE: usize = 4;
 /// Maximum number of handshakes under way: in all, for one address, and for all addresses without a key
@@ -44,19 +44,20 @@ const COOKIE_FROM_OF_ONE: usize = 4;
 const HANDSHAKES_MAX: usize = 256;
 const HANDSHAKES_OF_ONE_MAX: usize = 8;
 const HANDSHAKES_OF_STRANGERS_MAX: usize = 16;
-/// Handshakes begun without a cookie: number at once, and interval between further ones. Each takes 0.2 ms of
-/// CPU time.
+/// Handshakes that may begin without a cookie: number at once, and interval after which one more may begin. Each
+/// handshake takes 0.2 ms of CPU time.
 const FREE_AT_ONCE: u32 = COOKIE_FROM as u32;
 const FREE_INTERVAL: Duration = Duration::from_millis(20);
-/// Handshakes begun without a cookie for addresses without a key: number at once, and interval between
-/// further ones.
+/// Handshakes that may begin without a cookie for addresses without a key: number at once, and interval after which one
+/// more may begin.
 const FREE_OF_STRANGERS_AT_ONCE: u32 = HANDSHAKES_OF_STRANGERS_MAX as u32;
 const FREE_OF_STRANGERS_INTERVAL: Duration = Duration::from_millis(20);
-/// Hellos processed from addresses without a key: number at once, and interval between further ones.
+/// Hellos from addresses without a key that may be processed: number at once, and interval after which one more is
+/// processed.
 const LOOKS_AT_STRANGERS_AT_ONCE: u32 = 256;
 const LOOKS_AT_STRANGERS_INTERVAL: Duration = Duration::from_micros(500);
-/// Cookies sent: number at once, and interval between further ones. Each takes one frame here and one at an
-/// address that may be forged. In a flood a CN retries often enough to get one.
+/// Cookies that may be sent: number at once, and interval after which one more is sent. Each cookie costs a received
+/// frame, and a frame sent to an address that may be forged. In a flood a CN retries often enough to get a cookie.
 const COOKIES_AT_ONCE: u32 = 64;
 const COOKIE_INTERVAL: Duration = Duration::from_micros(400);
 /// Time after which a handshake under way counts as lost.
@@ -143,15 +144,15 @@ impl Responder {
         self.keyed.as_mut()?.jobs.pop_front()
     }
 
-    /// Returns the Hellos that the link is to pass, if they have changed since the last call. `Some(None)`
-    /// means all Hellos.
+    /// Returns the sieve, which selects the Hellos that the link is to pass, if it has changed since the last call.
+    /// `Some(None)` means that all Hellos pass.
     #[inline]
     pub fn hello_sieve(&mut self) -> Option<Option<HelloSieve>> {
         self.keyed.as_mut()?.flood.changed()
     }
 
-    /// Call it when the link passes all Hellos again, whatever sieve it had before: a new socket, for
-    /// example.
+    /// Resets the shares of Hellos. Call it when the link passes all Hellos again whatever its sieve was, for example
+    /// after it has opened a new socket.
     pub fn forget_sieve(&mut self) {
         if let Some(keyed) = &mut self.keyed {
             keyed.flood.forget();
@@ -279,7 +280,7 @@ impl Responder {
             self.counters.dropped_handshake += 1;
             return;
         };
-        // A replayed Hello: its time stamp is not newer than that of a Hello already accepted.
+        // The Hello was replayed: its time stamp is not newer than that of a Hello already accepted.
         if keyed.newest.get(&cn).is_some_and(|newest| newest.key == key && stamp <= newest.stamp) {
             self.counters.dropped_handshake += 1;
             return;
@@ -326,8 +327,8 @@ impl Responder {
             let (cn, owner, key) = (session.cn, session.owner, session.key);
             if memory.key(owner.to_u64()) != key {
                 self.finish_batch(tx);
-                // Sent twice because no session remains here to repeat a lost Bye, and a CN that misses it
-                // waits for its silence limit.
+                // The Bye is sent twice, because no session remains here to repeat it, and a CN that misses the Bye
+                // only notices after its silence limit.
                 self.step(index, PhaseEvent::Dismiss, tx);
                 self.step(index, PhaseEvent::Dismiss, tx);
                 self.end(index);

@@ -22,8 +22,8 @@ pub trait Memory {
         None
     }
 
-    /// Whether the key of CN `cn` was withdrawn. If it was not, a CN without a [`key`](Self::key) just has no
-    /// memory here.
+    /// Whether the key of CN `cn` was withdrawn. If not, a CN without a [`key`](Self::key) merely has no memory on this
+    /// node.
     fn is_key_withdrawn(&mut self, cn: u64) -> bool {
         let _ = cn;
         false
@@ -36,9 +36,8 @@ pub trait Memory {
         true
     }
 
-    /// Sets the current instance of CN `cn`. Returns `true` once no worker of the node can execute requests
-    /// that shards of an earlier instance sent. Until then the session does not start, and the CN repeats its
-    /// Start.
+    /// Sets the current instance of CN `cn`. Returns `false` while a worker of the node may still execute requests that
+    /// shards of an earlier instance sent. In that case the session does not start, and the CN repeats its Start.
     fn take_over(&mut self, cn: u64, instance: u64) -> bool {
         let _ = (cn, instance);
         true

@@ -220,7 +220,8 @@ impl Responder {
             session.counters.dropped_foreign += 1;
             return;
         };
-        // The frame has only 16 bits of its number; the trailer proves the inferred ones.
+        // The frame has only the low 16 bits of its number. The upper bits are inferred, and the trailer, which covers
+        // all 64 bits, verifies them.
         let seq = infer(stream.expected(), frame.seq());
         if !session.framer.open(&mut frame, Space::Stream(id), seq) {
             session.counters.dropped_trailer += 1;
@@ -301,7 +302,7 @@ impl Responder {
                     max_frame: session.max_frame,
                     acks_max: session.acks_max,
                     counters: &mut session.counters,
-                    // Early requests are not kept in this call, but only executed.
+                    // This call only executes early requests that are already kept; it keeps no further ones.
                     room: 0,
                     memory,
                     tx,

@@ -117,7 +117,7 @@ impl ResponseStream {
                 Some(data) => self.write_all(seq, multi, data, cx),
             };
             let Some(executed) = executed else {
-                // No transmit slot for the answer: the frame counts as lost, and the CN sends it again.
+                // There is no transmit slot for the answer: the frame counts as lost, and the CN sends it again.
                 cx.counters.dropped_full += 1;
                 return;
             };

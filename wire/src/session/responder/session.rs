@@ -40,7 +40,7 @@ pub struct SessionStatus {
 pub(super) struct Session {
     /// Address that the session's frames come from: of the CN, or of its shard.
     pub cn: Mac,
-    /// CN whose memory the session accesses, and the number of its shard.
+    /// CN whose memory the session accesses, and the number of the CN's shard at the other end.
     pub owner: Mac,
     pub shard: u8,
     /// True if the CN had no memory here at the last check.
@@ -65,7 +65,8 @@ pub(super) struct Session {
     pub heard: u64,
     pub last_heard: Time,
     pub phase: SessionPhase,
-    /// Time of the last Ping that was sent because another instance asked for a session.
+    /// Time of the first Ping of the last challenge, sent because another instance asked for a session; initially the
+    /// start of the session.
     pub challenged_at: Time,
 }
 

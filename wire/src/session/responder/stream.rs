@@ -120,7 +120,8 @@ impl ResponseStream {
         }
     }
 
-    /// Number of the next request to execute. Received 16-bit numbers are completed from it (R11).
+    /// Number of the next request to execute. The 16-bit number of a received frame is completed to the 64-bit number
+    /// nearest to this one (R11).
     #[inline]
     pub fn expected(&self) -> u64 {
         self.expected
@@ -159,8 +160,8 @@ impl ResponseStream {
         if seq == self.expected {
             self.flush_due_before(request.op, cx);
             if self.execute(seq, &request, cx) && self.early_count > 0 {
-                // Another copy of this request may still wait for a slot. It must not remain for a later
-                // number at the same place.
+                // Another copy of this request may still wait for a slot in the reorder buffer. It is removed, so that
+                // it is not executed under a later number that has the same place.
                 self.drop_early(seq, buffers);
                 self.drain_early(buffers, cx);
             }
@@ -295,7 +296,7 @@ impl ResponseStream {
             let data = if request.data.is_empty() {
                 NONE
             } else {
-                // No buffer, no SACK: the request counts as lost (R10).
+                // Without a free buffer no SACK is sent: the request counts as lost (R10).
                 let handle = if cx.room > 0 { buffers.store(request.data) } else { None };
                 let Some(handle) = handle else {
                     cx.counters.dropped_full += 1;

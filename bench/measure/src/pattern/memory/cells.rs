@@ -79,7 +79,7 @@ impl<B: Backing> Memory for Direct<B> {
     }
 
     fn set_resident(&mut self, share: Share) -> Result<u64, MeasureError> {
-        // Memory is resident page by page.
+        // Memory becomes resident in whole pages, so the limit is rounded down to whole pages.
         self.backing.set_resident(share.of(self.lines * LINE_BYTES) / PAGE_BYTES * PAGE_BYTES)
     }
 

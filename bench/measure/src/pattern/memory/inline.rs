@@ -8,7 +8,7 @@ use super::cells::{Backing, Direct};
 use super::{AccessPath, LINE_BYTES, Memory, whole_lines};
 use crate::{MeasureError, MeasuredRegion};
 
-/// Minimum limit of resident bytes that is set.
+/// Lower bound of the limit of resident bytes; a request for a lower limit is raised to this value.
 const LEAST: u64 = 64 << 10;
 
 struct Inline {

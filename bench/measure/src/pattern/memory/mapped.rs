@@ -11,7 +11,8 @@ use super::{AccessPath, Memory, whole_lines};
 use crate::fault::Agent;
 use crate::{MeasureError, MeasuredRegion};
 
-/// Minimum limit of resident bytes that is set, as for inline mappings.
+/// Lower bound of the limit of resident bytes, as for inline mappings; a request for a lower limit is raised to this
+/// value.
 const LEAST: u64 = 64 << 10;
 
 impl Backing for Mapping {
@@ -19,8 +20,8 @@ impl Backing for Mapping {
 
     #[inline]
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, outlives the slice, and holds plain words; other processes change them
-        // as they change atomics.
+        // SAFETY: the mapping is page-aligned, outlives the slice, and holds plain words. Other processes may change
+        // the words at any time, which is permitted for atomics.
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len() / size_of::<u64>()) }
     }
 

@@ -42,7 +42,8 @@ struct Stream {
     entries: VecDeque<Entry>,
     /// Sequence numbers of the requests that have to be sent again.
     resend: Range<u64>,
-    /// Value of `oldest` when an early answer last made the stream go back; one gap makes it go back once.
+    /// Value of `oldest` when an early answer last made the stream go back (send all requests from the gap on again).
+    /// One gap makes the stream go back only once.
     went_back_at: u64,
     /// Time of the last progress, or of the first request after a time without requests.
     since: Time,
@@ -84,8 +85,8 @@ impl Stream {
         self.silent_at = later(now, rtt.probe_ns());
     }
 
-    /// Handles the answer to request `seq`; returns the request if the answer completes it. An early answer,
-    /// to a later request than the oldest, makes the stream go back.
+    /// Handles the answer to request `seq`; returns the request if the answer completes it. An answer to a request
+    /// other than the oldest is early, and makes the stream go back: all unanswered requests are sent again.
     fn answered(&mut self, seq: u64, now: Time, rtt: &mut RoundTrip) -> Option<Entry> {
         if !(self.oldest..self.next()).contains(&seq) {
             return None;
@@ -220,8 +221,8 @@ impl Requester {
     }
 }
 
-/// Goes back after a silence, unless the newest request was sent too recently to have been answered. Returns
-/// true if the stream went back.
+/// After a silence, makes the stream go back: all unanswered requests are sent again, unless the newest of them was
+/// sent too recently to have been answered. Returns true if the stream went back.
 fn probe(stream: &mut Stream, now: Time, rtt: &RoundTrip) -> bool {
     let newest_sent = stream.entries.back().map_or(now, |entry| entry.last_sent);
     let timeout_at = later(stream.since, rtt.timeout_ns(0));

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use super::{ADDRESS, CN, Doors, refused};
 
 pub fn nodes_join_by_one_command_serve_and_start_again() -> Outcome {
-    // The memory node restarts with a pool of anonymous memory.
+    // The memory node restarts with an empty pool (anonymous memory), so this error is expected.
     cxloe_lab::expect_error("the memory node has lost its content");
     let mut doors = Doors::new()?;
     doors.join_mn()?;
@@ -26,7 +26,8 @@ pub fn nodes_join_by_one_command_serve_and_start_again() -> Outcome {
     let config = std::fs::read_to_string(doors.path("mn0.toml"))?;
     ensure(config.contains(&doors.url) && !config.contains("cx1."), config)?;
 
-    // The node starts from its configuration alone, and the manager is restarted: no option has to be given again.
+    // The node starts with its configuration file alone, even after a restart of the manager: no option has to be
+    // repeated.
     doors.end("mn0", Signal::SIGTERM)?;
     doors.end("gmm", Signal::SIGTERM)?;
     doors.start_gmm()?;
@@ -46,9 +47,9 @@ pub fn nodes_join_by_one_command_serve_and_start_again() -> Outcome {
 }
 
 pub fn a_node_that_is_revoked_is_out_until_it_joins_again() -> Outcome {
-    // The compute node reports the revocation as well.
+    // The compute node logs the revocation as well, so this error is expected.
     cxloe_lab::expect_error("has revoked the key of memory node");
-    // The memory node restarts with a pool of anonymous memory.
+    // The memory node restarts with an empty pool (anonymous memory), so this error is expected.
     cxloe_lab::expect_error("the memory node has lost its content");
     let doors = Doors::new()?;
     doors.join_mn()?;

@@ -56,7 +56,7 @@ fn member(doors: &Doors, data: PathBuf) -> ConnectOptions {
 /// A revoked memory node may continue to answer: compute nodes send it no more requests after the manager has revoked
 /// its key.
 pub fn programs_get_errors_after_a_memory_node_was_revoked() -> Outcome {
-    // The memory node restarts with a pool of anonymous memory.
+    // The memory node restarts with an empty pool (anonymous memory), so this error is expected.
     cxloe_lab::expect_error("the memory node has lost its content");
     cxloe_lab::expect_error("has revoked the key of memory node");
     let doors = Doors::new()?;
@@ -83,15 +83,15 @@ pub fn programs_get_errors_after_a_memory_node_was_revoked() -> Outcome {
     doors.end("mn0", Signal::SIGTERM)?;
     doors.join_mn()?;
 
-    // A program with an inline mapping: written pages stay resident.
+    // A program with an inline mapping (it serves its own page faults): pages that it has written stay resident.
     doors.lab.enter("cn", || -> Result<(), String> {
         let inline = InlineOptions { lost_wait: Duration::ZERO, ..InlineOptions::default() };
         let mapped = InlineRegion::open(&options, inline).map_err(|e| words(&e))?;
-        // The value differs each time: pages equal to the memory node's are not written back.
+        // The value differs each time, because a page that equals the memory node's copy is not written back.
         let mut value = 0_u8;
         let mut write = || {
             value = value.wrapping_add(1);
-            // SAFETY: the first byte of a live mapping to which no reference exists.
+            // SAFETY: the address is the first byte of a live mapping, to which no reference exists.
             unsafe { mapped.as_ptr().write_volatile(value) }
         };
         write();
@@ -144,7 +144,7 @@ pub fn a_program_keeps_its_certificate_for_as_long_as_it_runs() -> Outcome {
     let options = member(&doors, data);
     doors.lab.enter("cn", || -> Result<(), String> {
         let connected = Connected::open(&options).map_err(|error| error.to_string())?;
-        // Longer than the certificate is valid, so that a new one has been issued meanwhile.
+        // The wait exceeds the validity of the certificate, so a new one has been issued meanwhile.
         std::thread::sleep(Duration::from_secs(4));
         connected.port.close().map_err(|error| error.to_string())?;
         connected.lease.end().map_err(|error| error.to_string())

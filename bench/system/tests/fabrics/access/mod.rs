@@ -195,7 +195,7 @@ impl Doors {
     /// Writes lines through the agent and reads them back.
     fn works(&self, region: &str, seed: u64) -> Outcome {
         let (mut port, hpa) = self.attached(region)?;
-        // Writes are repeated, because the session may be replaced once more.
+        // Writes are repeated until they succeed, because the session may be replaced once more.
         eventually("lines are written", || {
             cxloe_system::lines::fill(&mut port, hpa, 64 << 10, seed).ok()?;
             port.flush().ok()

@@ -20,13 +20,13 @@ pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
 
     let foreign = doors.foreign_token()?;
     refused(&join(&doors, "mn0", Some(&foreign))?, "is the one to trust")?;
-    // The secret of a token of the other manager, with the fingerprint of this manager: the client accepts this
-    // manager, which rejects the secret.
+    // This token combines the secret of the other manager's token with the fingerprint of this manager. The client
+    // accepts this manager, but the manager rejects the secret.
     let own = doors.token(&["--role", "mn"])?;
     let parts: Vec<&str> = foreign.split('.').collect();
     let mixed = format!("cx1.{}.{}.{}", parts[1], parts[2], own.rsplit('.').next().unwrap_or_default());
     refused(&join(&doors, "mn0", Some(&mixed))?, "its token is invalid")?;
-    // The valid id of a token, with the secret of another token.
+    // This token combines the id of a valid token with the secret of another token.
     let guessed = format!(
         "cx1.{}.{}.{}",
         own.split('.').nth(1).unwrap_or_default(),
@@ -36,7 +36,7 @@ pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
     refused(&join(&doors, "mn0", Some(&guessed))?, "its token is invalid")?;
 
     let brief = doors.token(&["--role", "mn", "--ttl", "1s"])?;
-    // Longer than the token is valid.
+    // The wait exceeds the validity of the token.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     refused(&join(&doors, "mn0", Some(&brief))?, "has ended")?;
     let for_a_compute_node = doors.token(&["--role", "cn"])?;
@@ -48,7 +48,7 @@ pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
     let joined = join(&doors, "mn0", Some(&own))?;
     ensure(joined.status.success(), String::from_utf8_lossy(&joined.stderr).into_owned())?;
     refused(&join(&doors, "mn1", Some(&own))?, "belongs to memory node mn0")?;
-    // Another machine uses the name mn0.
+    // Without its data folder, the node joins as another machine would that uses the name mn0.
     std::fs::remove_dir_all(doors.path("mn0.data"))?;
     let fresh = doors.token(&["--role", "mn"])?;
     refused(&join(&doors, "mn0", Some(&fresh))?, "another machine has joined as it")?;

@@ -1,5 +1,5 @@
-//! The manager's machine is lost: a backup restores the fabric elsewhere, and nodes that run follow it without a command
-//! on them.
+//! The manager's machine is lost. A backup restores the fabric on another machine, and running nodes follow the new
+//! manager without a command on their own machines.
 
 use std::fs;
 

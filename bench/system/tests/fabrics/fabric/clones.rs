@@ -38,7 +38,7 @@ fn has(port: &mut Client, hpa: u64, seed: u64) -> Outcome {
 pub fn snapshots_and_clones_keep_their_content() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Star::new(2, 2, &[])?;
-    // With `--pool-keep`, keepers hold the pools' memory while a killed memory node is started again.
+    // With `--pool-keep`, keeper processes hold the pools' memory until a killed memory node is started again.
     let node = ["--pool-size", "64MiB", "--pool-keep", "60s"];
     (0..2).try_for_each(|index| rig.start_mn(index, &node))?;
     (0..2).try_for_each(|index| rig.start_agent(index, &[]))?;

@@ -1,5 +1,5 @@
-//! Labels of regions on the command line: set with the region and later, found by selectors, kept by the store, and
-//! given by those alone who may change the region.
+//! Labels of regions on the command line: they are set with the region or later, found by selectors, and kept in the
+//! store; only users who may change the region can set them.
 
 use std::process::{Command, Output};
 
@@ -44,7 +44,7 @@ pub fn regions_are_found_by_their_labels() -> Outcome {
     answered(&gmm(&rig, &["label-region", "a", "team-", "use=serving"])?, 0, &["serving"])?;
     ensure(found(&rig, "use=serving")? == ["a", "b", "d"], "labels were not changed")?;
     ensure(found(&rig, "team")?.is_empty(), "a label was not removed")?;
-    // Events are the audit log: who gave which labels.
+    // Events serve as the audit log: they record who set which labels.
     let events = gmm(&rig, &["list", "-E", "-r", "d"])?;
     answered(&events, 0, &["owner/of=x"])?;
     for (arguments, code, words) in [
@@ -55,7 +55,7 @@ pub fn regions_are_found_by_their_labels() -> Outcome {
     ] {
         answered(&gmm(&rig, arguments)?, code, &[words])?;
     }
-    // What is sealed can be labelled: labels are not content.
+    // A sealed region can be labelled, because labels are not part of its content.
     answered(&gmm(&rig, &["seal-region", "b"])?, 0, &["sealed"])?;
     answered(&gmm(&rig, &["label-region", "b", "version=3"])?, 0, &["version"])
 }

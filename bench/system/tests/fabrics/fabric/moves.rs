@@ -124,7 +124,7 @@ pub fn a_move_is_finished_or_ends_whoever_stops() -> Outcome {
     read(&mut rig.connect(1)?, hpa, 1)?;
     ensure(client::regions(&rig.socket(0))?.is_empty(), "cn0 has no region")?;
 
-    // A move by force from an owner that is unreachable, and that has written everything back before.
+    // The region is moved by force from an unreachable owner, which had written everything back before.
     rig.kill("cn1")?;
     eventually("its owner counts as unreachable", || {
         let refused = gmm(&rig, &["move-region", "r", "--to", "cn0"]).ok()?;
@@ -151,7 +151,7 @@ fn write_pages(memory: &Mapping, seed: u64) {
 }
 
 fn pages_are(memory: &Mapping, seed: u64) -> Outcome {
-    // SAFETY: as in `write_pages`.
+    // SAFETY: the words are aligned and mapped, and no other thread uses them.
     let wrong = (0..).zip(words(memory)).find(|(page, word)| unsafe { word.read_volatile() } != seed + page);
     ensure(wrong.is_none(), format!("page {:?} has another content", wrong.map(|(page, _)| page)))
 }

@@ -41,7 +41,7 @@ fn reads(rig: &Star, owner: usize, seed: u64) -> Outcome<(Client, u64)> {
 pub fn sealed_regions_are_read_by_many_and_written_by_none() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Star::new(2, 3, &[])?;
-    // With `--pool-keep`, keepers hold the pools' memory while a killed memory node is started again.
+    // With `--pool-keep`, keeper processes hold the pools' memory until a killed memory node is started again.
     let node = ["--pool-size", "64MiB", "--pool-keep", "60s"];
     (0..2).try_for_each(|index| rig.start_mn(index, &node))?;
     (0..3).try_for_each(|index| rig.start_agent(index, &[]))?;
@@ -72,8 +72,7 @@ pub fn sealed_regions_are_read_by_many_and_written_by_none() -> Outcome {
         answered(&gmm(&rig, arguments)?, 5, &[words])?;
     }
 
-    // The readers do not need the owner or the manager; a memory node that is started again serves them
-    // without a manager.
+    // Readers continue without the owner and the manager. A restarted memory node serves them without a manager, too.
     rig.kill("cn0")?;
     rig.kill("gmm")?;
     check(&mut reader, at, BYTES, |here| line(here - at, 7))?;
@@ -124,7 +123,7 @@ pub fn sealed_regions_are_mapped_to_be_read() -> Outcome {
     rig.attached(0, "r")?;
     let memory = map(0)?;
     for (page, offset) in (0..).zip((0..memory.len()).step_by(4096)) {
-        // SAFETY: within the mapping, aligned, and used by this thread only.
+        // SAFETY: the word is within the mapping and aligned, and only this thread uses it.
         unsafe { memory.as_ptr().add(offset).cast::<u64>().write_volatile(900 + page) };
     }
     // Changed pages are in the program's memory alone until it ends, so sealing has to wait for its end.

@@ -34,7 +34,7 @@ pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
     let told = rig.cli(0, &["read", "0x10000000000"])?;
     ensure(told.status.code() == Some(5), format!("{told:?}"))?;
 
-    // Once the memory node has registered, the region is created and the compute node is released from reset.
+    // After the memory node has registered, the region is created and the compute node is released from reset.
     rig.start_mn(0, &["--pool-size", "16MiB"])?;
     let hpa = rig.attached(0, "declared")?.hpa;
     ensure(!client::node(&rig.socket(0))?.held, "it is released")?;

@@ -98,7 +98,7 @@ pub fn an_older_store_changes_nothing_however_often_it_is_started() -> Outcome {
     rig.attached(0, "b")?;
     all_there(&rig, hpas)?;
 
-    // A manager with the newest store is followed again without any recovery.
+    // Nodes follow a manager with the newest store again, without a recovery command.
     rig.end("gmm", Signal::SIGTERM)?;
     fs::rename(rig.path("newest.redb"), rig.path("gmm.redb"))?;
     rig.start_gmm(&[])?;
@@ -175,7 +175,7 @@ pub fn an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_relea
     verify(&mut port, a, BYTES, 1)
 }
 
-/// Makes one small change of the manager's state: sets a quota of 1 TiB and `count` bytes.
+/// Makes one small change of the manager's state: sets a quota of 1 TiB plus `count` bytes.
 fn change(rig: &Star, count: u64) -> Result<(), cxloe_fabric::ClientError> {
     rig.ask(rig.manager.set_quota(&Owner::CnId(cn(0)), Some((1 << 40) + count))).map(drop)
 }

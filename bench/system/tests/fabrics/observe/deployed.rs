@@ -110,7 +110,7 @@ pub fn promtool_takes_alerts_and_configuration() -> Outcome {
     promtool(&["test", "rules", "alerts_test.yml"], "", &folder).map(drop)
 }
 
-/// Prometheus's own parser accepts the expression of each panel, as that of a rule.
+/// Prometheus's own parser must accept the expression of each panel. The test passes each expression to it as a rule.
 pub fn every_panel_is_valid() -> Outcome {
     let dir = tempfile::tempdir()?;
     let mut rules = String::from("groups:\n  - name: panels\n    rules:\n");

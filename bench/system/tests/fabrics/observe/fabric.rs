@@ -21,7 +21,8 @@ pub fn rig() -> Outcome<Pair> {
     Ok(rig)
 }
 
-/// Accesses lines, then twice as many pages as may be resident. The mapping lasts as long as the returned value.
+/// Writes and reads lines through a port, then maps the region and reads more of its pages than may be resident. The
+/// region stays mapped until the returned value is dropped.
 pub fn work(rig: &Pair) -> Outcome<Mapping> {
     let (mut port, hpa) = rig.written(1)?;
     verify(&mut port, hpa, 1)?;
@@ -35,7 +36,7 @@ pub fn work(rig: &Pair) -> Outcome<Mapping> {
         let right = |(at, line): (u64, &[u8; 64])| bytes[at as usize..][..64] == *line;
         let lines = expected.iter().map(|(at, line)| (at - hpa, line));
         ensure(lines.into_iter().all(right), "another line than was written")?;
-        // A byte of each remaining page is read: more pages than may be resident.
+        // Reads one byte of each page behind the written lines: these are more pages than may be resident.
         ensure(bytes[LINES as usize * 64..].iter().step_by(4096).all(|byte| *byte == 0), "not zero")?;
     }
     Ok(memory)
@@ -58,7 +59,8 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
     figures_are_right(&rig, &scrapes)?;
     drop(mapped);
 
-    // Once the memory node is killed, the region is degraded, and the manager's metric names the region.
+    // The manager reports the killed memory node with this error, marks the region as degraded, and names the region in
+    // a metric.
     cxloe_lab::expect_error("has not answered within the limit");
     rig.kill("mn")?;
     let last = eventually("the manager names the region", || {
@@ -98,7 +100,7 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
         let unknown: Vec<String> = named(&expression).difference(&served).cloned().collect();
         ensure(unknown.is_empty(), format!("{place} speaks of {unknown:?}, which nobody serves"))?;
     }
-    // A daemon that serves metrics ends like others, and removes the socket.
+    // An agent that serves metrics ends in order at SIGTERM, and removes its metrics socket.
     rig.stop("agent")?;
     ensure(!socket("cn-agent").exists(), "the socket of the metrics is left")
 }

@@ -132,7 +132,7 @@ pub fn daemons_do_not_wait_for_a_reader() -> Outcome {
     let mut filler = OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(&path)?;
     while filler.write(&[b'.'; 4096]).is_ok() {}
     let daemons = daemons(&rig, || Ok(OpenOptions::new().write(true).open(&path)?.into()))?;
-    // So many connections cause more log lines than the manager buffers.
+    // 8000 connections cause more log lines than the manager can buffer. `room` receives the answers and the log.
     let mut room = vec![0; 1 << 16];
     for _ in 0..8000 {
         let mut manager = UnixStream::connect(rig.path("gmm.sock"))?;

@@ -97,7 +97,7 @@ pub fn the_live_view_outlives_its_agent() -> Outcome {
     started(&rig, &terminal, "100ms")?;
     terminal.shows(&["scratch"])?;
     rig.kill("agent")?;
-    // The last figures stay on the screen, marked as old.
+    // After the agent is killed, its last figures stay on the screen, marked as old.
     terminal.shows(&["no agent at", "these figures are", "trying again", "scratch"])?;
     rig.start_agent(&[])?;
     let back = terminal.until("it is connected again", |screen| !screen.contains("trying again"))?;

@@ -57,7 +57,7 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     )?;
     browser.shows("#no-regions", "gmm create-region")?;
 
-    // The page shows nodes that start.
+    // Nodes that start after the page was opened appear on it.
     rig.start_mn(0, &["--pool-size", "64MiB"])?;
     rig.start_mn(1, &["--pool-size", "64MiB"])?;
     rig.start_agent(0, &[])?;

@@ -116,12 +116,12 @@ pub fn describe(row: &mut Row, frame: &[u8], sealed: bool) {
         0 => {}
         Seal::PLAIN_LEN if !sealed => put("trailer.crc", format!("0x{}", hex(trailer))),
         TAG_LEN => put("trailer.tag", hex(trailer)),
-        // The trailer is truncated.
+        // The frame ends within the trailer.
         _ => put("unknown", hex(trailer)),
     }
     let padding = match trailer.len() {
         Seal::PLAIN_LEN if !sealed => padding.get(keyed_len(header.command, payload)..).unwrap_or(padding),
-        // Zeros are padding of a frame without a counter.
+        // If all bytes behind the tag are zero, they are padding, and the frame has no counter.
         TAG_LEN if padding.len() >= COUNTER_LEN && padding.iter().any(|byte| *byte != 0) => {
             let (counter, padding) = padding.split_at(COUNTER_LEN);
             put(
@@ -143,7 +143,7 @@ pub fn describe(row: &mut Row, frame: &[u8], sealed: bool) {
     describe_clear(&mut put, header.command, &payload[..clear.min(payload.len())]);
 }
 
-/// Number of bytes behind the checksum of a handshake frame that only peers with keys read.
+/// Number of bytes in a handshake frame that follow the checksum and are read only by peers with keys.
 fn keyed_len(command: u8, payload: &[u8]) -> usize {
     match command {
         0x10 if payload.starts_with(&[0, 2]) => 108 + 16 + 16,
@@ -169,7 +169,7 @@ fn describe_clear(put: &mut dyn FnMut(&str, String), command: u8, payload: &[u8]
         0x02 | 0x81 => lines(put, 0),
         0x05 | 0x06 => {
             put("lines", payload[0].to_string());
-            // In a sealed frame, only the count is readable.
+            // In a sealed frame only the count is readable: the other addresses are encrypted, and not in `payload`.
             let others = usize::from(payload[0]).saturating_sub(1) * ADDRESS_LEN;
             let others = payload[1..].get(..others).unwrap_or_default();
             let shown: Vec<String> =

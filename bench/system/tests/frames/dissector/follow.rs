@@ -32,7 +32,7 @@ pub const FIELDS: [&str; 13] = [
 const BAD: u8 = 0;
 const GOOD: u8 = 1;
 const UNVERIFIED: u8 = 2;
-/// Command that begins the validity of a session.
+/// Command of the frame with which a new session becomes valid.
 const START: u8 = Command::Start as u8;
 
 /// Time of a request's first transmission, and number of the frame that answers it.

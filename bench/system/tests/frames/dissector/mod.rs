@@ -36,7 +36,8 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
     ]
 }
 
-/// Compares all rows with the fields that decoder and follower compute; returns the number of frames of each command.
+/// Compares all rows with the fields that [`decoder`] and [`follow`] compute; returns the number of frames of each
+/// command.
 fn compare(captured: &Captured, rows: &[Row], two_passes: bool) -> Result<BTreeMap<Command, usize>, Failed> {
     ensure(rows.len() == captured.frames.len(), format!("{} rows", rows.len()))?;
     let mut follower = follow::Follower::default();
@@ -105,7 +106,8 @@ fn a_quiet_session_is_followed_from_hello_to_bye() -> Outcome {
     let answered = rows.iter().filter(|row| row.contains_key("cxloe.response_in")).count();
     let answers: Vec<_> = rows.iter().filter(|row| row.contains_key("cxloe.response_time")).collect();
     let asked: BTreeSet<_> = answers.iter().filter_map(|row| row.get("cxloe.response_to")).collect();
-    // The acknowledgement of writes sent in single frames refers to the first of them.
+    // One acknowledgement may cover several writes that were sent in single frames: it refers to the first of these
+    // frames.
     let is = |row: &Row, command: Command| {
         row.get("cxloe.command").is_some_and(|code| *code == format!("{:#04x}", command as u8))
     };
@@ -194,7 +196,8 @@ fn without_the_handshake_nothing_is_verified() -> Outcome {
     Ok(())
 }
 
-/// In Wireshark's first pass over a file the dissector may build no tree; the second pass shows the same fields.
+/// In Wireshark's first pass over a file the dissector need not build a tree of fields. The fields after one pass and
+/// after two passes are the same.
 fn one_pass_shows_what_it_can() -> Outcome {
     let captured = Traffic::quiet().capture()?;
     let (once, mut twice) = (captured.read(&[])?, captured.read(&["-2"])?);

@@ -49,7 +49,7 @@ pub fn captured() -> Result<Captured, Failed> {
 fn mutate(frame: &mut Vec<u8>, random: &mut StdRng) {
     for _ in 0..random.random_range(1..=3) {
         match random.random_range(0..8) {
-            // Header fields: command, address, and count or mask.
+            // Changes a header field: the command, the address, or the count or mask.
             0 if frame.len() > SHORTEST => frame[SHORTEST] = random.random(),
             1..=3 if frame.len() > SHORTEST => {
                 let at = random.random_range(SHORTEST..frame.len().min(34));

@@ -159,7 +159,7 @@ impl Traffic {
         let log = dir.path().join("dumpcap.log");
         Process::log_to(&mut dumpcap, &log)?;
         let mut dumpcap = lab.spawn("switch", dumpcap)?;
-        // dumpcap prints the name of its file once its socket is open.
+        // dumpcap prints the name of its file when its socket is open.
         eventually("dumpcap captures", || {
             fs::read_to_string(&log).is_ok_and(|output_text| output_text.contains("File: "))
         })?;
@@ -249,7 +249,8 @@ impl Traffic {
             ensure(port.read(*hpa)? == *line, "another line than was written")?;
         }
         let mut read = vec![[0; 64]; lines.len()];
-        // Requests are repeated until the queue was long, which takes some attempts if the memory node is fast.
+        // The requests are repeated until the memory node has signalled a long queue. A fast memory node needs several
+        // attempts.
         for _ in 0..100 {
             port.write_batch(&lines)?;
             port.read_batch(&hpas, &mut read)?;

@@ -36,7 +36,7 @@ pub fn hello(from: Mac, instance: u64, nonce: u64) -> Vec<u8> {
     outside(from, MN, Direction::ToMn, &Message::Hello(hello))
 }
 
-/// A kind of attack: its name, and a function that makes its frame number `n`.
+/// A kind of attack: its name, and a function that makes the frame with the number in its argument.
 pub type Attack<'a> = (&'static str, Box<dyn FnMut(u64) -> Vec<u8> + 'a>);
 
 /// Attacks that apply to both ends, with destination `to` and source `from`, derived from genuine frames.
@@ -81,7 +81,7 @@ pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
             "damaged copies of good frames",
             Box::new(move |_| {
                 let mut frame = good[d.below(good.len())].clone();
-                // A bit of the body is flipped, not of the addresses or the padding.
+                // Flips one bit of the body; the addresses and the padding stay unchanged.
                 let end = cxloe_wire::frame::body_len(&frame).unwrap_or(frame.len()) + Seal::PLAIN_LEN;
                 let bit = field::COMMAND * 8 + d.below((end.min(frame.len()) - field::COMMAND) * 8);
                 frame[bit / 8] ^= 1 << (bit % 8);

@@ -138,7 +138,7 @@ fn memory_node_withstands(over: LinkKind) -> Outcome {
     attack(&neighbour, all, &work)?;
     let after = node.resident_kib()?;
     ensure(after <= before + GROWTH_KIB, format!("mn-server grew from {before} to {after} KiB"))?;
-    // Frames longer than the slots of the rings, sent until the node has made new rings for the changed MTU.
+    // After a change of the MTU, frames longer than the slots of the rings arrive until the nodes have made new rings.
     if over.backend != Backend::Xdp && !over.is_inside_udp() {
         for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
             ip(&lab, namespace, &["link", "set", "dev", interface, "mtu", "9000"])?;
@@ -191,8 +191,8 @@ fn echo_replies(tap: &RawSocket, to: Mac) -> Result<usize, Failed> {
     Ok(replies)
 }
 
-/// A memory node answers Echo frames for measurements while a stranger sends 300 of them a second, and more; the
-/// compute node's work continues.
+/// A memory node answers Echo frames for measurements. A neighbour floods the node with Echo frames from three
+/// addresses, each about 300 times a second; the compute node's work continues.
 fn echoes_stop_nobody(backend: Backend) -> Outcome {
     let lab = lab()?;
     let folder = tempfile::tempdir()?;
@@ -229,7 +229,7 @@ fn echoes_stop_nobody(backend: Backend) -> Outcome {
             Ok::<_, std::io::Error>(())
         });
         let outcome = (0..5).try_for_each(|_| {
-            // The flood alone fills this time.
+            // For this time the flood continues; then the compute node has to complete more rounds.
             std::thread::sleep(Duration::from_millis(1500));
             work.goes_on("a flood of echoes")
         });

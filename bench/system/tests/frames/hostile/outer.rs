@@ -37,14 +37,14 @@ fn attacks_on_outer<'a>(right: Outer, mut harm: Harm<'a>) -> impl FnMut(&str, u6
                 packet = right.around(&frame[..body + Seal::PLAIN_LEN]);
                 let length = if n % 4 < 2 { numbers.next() as u16 } else { numbers.below(64) as u16 };
                 let at = if n % 2 == 0 { 16 } else { 38 };
-                // A random length may be the valid one by chance, which is then changed.
+                // A random length may equal the valid length; it is then changed.
                 let right = u16::from_be_bytes([packet[at], packet[at + 1]]);
                 let wrong = if length == right { right ^ 1 } else { length };
                 packet[at..at + 2].copy_from_slice(&wrong.to_be_bytes());
                 Outer::sum(&mut packet);
             }
             FRAGMENTS => {
-                // The first fragment, a middle one, or the last one.
+                // Fragment offset and flag of the first fragment, of a middle fragment, or of the last fragment.
                 let word = [0x2000, 0x2000 | (1 + u16::from(other)), 1 + u16::from(other)][n as usize % 3];
                 packet[20..22].copy_from_slice(&word.to_be_bytes());
                 packet[18..20].copy_from_slice(&(n as u16).to_be_bytes());
@@ -52,7 +52,7 @@ fn attacks_on_outer<'a>(right: Outer, mut harm: Harm<'a>) -> impl FnMut(&str, u6
             }
             WRONG_CHECKSUMS => packet[24 + numbers.below(2)] ^= 1 + other % 255,
             WRONG_PROTOCOLS => {
-                // Another protocol, IP version or header length.
+                // Sets another protocol, another IP version, or another header length.
                 match n % 3 {
                     0 => packet[23] = [1, 6, 136, 0][other as usize % 4],
                     1 => packet[14] = [0x05, 0x35, 0x65, 0xF5][other as usize % 4],
@@ -113,7 +113,8 @@ pub fn headers_deceive_nobody(over: LinkKind) -> Outcome {
     let socket = folder.path().join("mn.sock");
     let more = ["--socket", text(&socket)];
     let node = MemoryNode::start_with(&lab, "mn0", over, &[(CN, REGION)], folder.path(), &more)?;
-    // Frames of an AF_XDP socket cannot be captured: there the session id is guessed.
+    // The session id is read from captured frames. Frames of an AF_XDP socket cannot be captured: on this kind of link
+    // the test guesses the id.
     let tap = RawSocket::open_in(&lab, "cn0")?;
     let mut port = port(link_on(&lab, &config_to(over, MN))?, MN, HPA, REGION, CacheConfig::OFF)?;
     port.connect(LIMIT)?;
@@ -141,7 +142,8 @@ pub fn headers_deceive_nobody(over: LinkKind) -> Outcome {
     let status = ask(&socket).map_err(|error| error.to_string())?;
     let theirs = status.workers.first().ok_or("no worker")?.report.link;
     for link in [ended.link, theirs] {
-        // Forged frames that found room in the queue: those with forged addresses, and half of those with wrong ports.
+        // The link counts forged frames that fit into its queue: all frames with forged addresses, and half of the
+        // frames with wrong ports.
         ensure(link.rx_forged > FLOOD / 8, format!("{link:?}"))?;
     }
     ensure(node.end()?.code() == Some(0), "mn-server did not end in order")

@@ -57,7 +57,7 @@ impl Work {
                 }
                 done.fetch_add(1, Ordering::Relaxed);
             }
-            // All last writes are at the memory node.
+            // The memory node has to hold the last write of every line.
             let mut all = vec![0; REGION as usize];
             port.read_bytes(HPA, &mut all).map_err(|e| e.to_string())?;
             if all != lines.as_flattened() {

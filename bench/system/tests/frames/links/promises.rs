@@ -14,7 +14,7 @@ pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
     }
     // A page fits into one frame if the MTU permits.
     ensure(at_a.max_frame >= (at_a.mtu + 14).min(MAX_FRAME_LIMIT), format!("{at_a:?}"))?;
-    // Lengths close to that of an AF_XDP chunk, and to a page.
+    // These lengths are close to the length of an AF_XDP chunk, and to that of a page.
     let edges = [3835, 3836, 3837, 3840, 3841, 4096, 4097, MAX_FRAME_LIMIT];
     let mut lengths = vec![60, 93, 256, 1514, at_a.max_frame - 1, at_a.max_frame];
     lengths.extend(edges.into_iter().filter(|edge| *edge < at_a.max_frame - 1));
@@ -127,7 +127,7 @@ pub fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
         ensure(seen.tag == Some(5 << 13), format!("tag {:x?}: not priority 5 with VLAN 0", seen.tag))?;
         ensure(&seen.bytes == sent, "other bytes beside the tag")?;
     }
-    // A receiver never gets the tag with the frame, whether it tags its own frames or not.
+    // A link removes the 802.1Q tag of received frames, whether it adds tags to its own frames or not.
     for priority in [None, Some(2)] {
         let mut b = link_on(&lab, &LinkConfig { priority, ..config(backend, "mn0") })?;
         pass(&mut *a, &mut *b, &sent)?;
@@ -218,7 +218,7 @@ pub fn losses_are_counted(backend: Backend) -> Outcome {
         ensure(got + lost == SENT, format!("{got} received, {lost} lost, of {SENT}"))?;
     }
     ensure(link.counters().rx_dropped == lost, "asked again, the count has changed")?;
-    // The ring works again after having been full.
+    // After an overflow, the ring receives frames again.
     neighbour.send(&frame)?;
     same(&[frame], &take(&mut *link, 1)?)
 }
@@ -229,7 +229,7 @@ pub fn link_outlives_its_interface_going_down(backend: Backend) -> Outcome {
     let (at_a, at_b) = (a.info().mac, b.info().mac);
     pass(&mut *a, &mut *b, &[ours(at_b, at_a, 60, 1)])?;
     lab.link_down("mn0")?;
-    // Both ends continue to send, more frames than any ring has slots.
+    // While the interface is down, both ends send more frames than any ring has slots.
     for number in 0..3_000 {
         for (link, to, from) in [(&mut a, at_b, at_a), (&mut b, at_a, at_b)] {
             if let Some(slot) = link.transmit().slot(60) {
@@ -256,7 +256,7 @@ pub fn link_outlives_its_interface_going_down(backend: Backend) -> Outcome {
                 && came
         })?;
     }
-    // Frames in flight arrive, and none after them.
+    // Receives the frames that are still in flight, so that no frame ends the waits below.
     for _ in 0..200 {
         a.receive(64, &mut |_, _| {})?;
         b.receive(64, &mut |_, _| {})?;

@@ -54,7 +54,7 @@ pub fn xdp_second_opener_is_told() -> Outcome {
         }
         other => return Err(format!("{other:?}").into()),
     }
-    // Within one process, too, a second link on the same queue is refused.
+    // A second link on the same queue is also refused within one process.
     drop(holder);
     eventually("the program is gone", || has_program(&lab).is_ok_and(|has| !has))?;
     let mut link = link_on(&lab, &config)?;

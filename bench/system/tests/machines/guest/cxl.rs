@@ -74,7 +74,7 @@ pub fn device_serves_what_fits() -> Outcome {
     }
     let lines = output_text.lines().filter(|line| *line == "lines of a reg").count();
     ensure(lines == 3 && output_text.contains("the CXL device that serves HPA"), output_text.clone())?;
-    // A page, or the lines of a frame, count as one write.
+    // The counter counts a page, and all lines of one frame, as one write.
     let local = output_text.lines().find_map(|line| line.strip_prefix("\"local_writes\":"));
     ensure(local.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n >= 16), output_text)
 }

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use cxloe_system::copies::ROLE;
 use cxloe_system::pair::*;
 
-/// Options that make modified pages be evicted: the memory is four times the resident limit.
+/// Options that cause the eviction of modified pages: the memory is four times the resident limit.
 const SIZES: [&str; 4] = ["--size", "16M", "--local", "4M"];
 
 /// Role: maps the given file, writes to all of it, and checks it.
@@ -26,16 +26,16 @@ pub fn play() -> ExitCode {
         let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
         let bytes = NonZeroUsize::new(bytes).ok_or("no bytes")?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: new memory, at an address of the kernel's choice.
+        // SAFETY: maps new memory at an address that the kernel chooses.
         let memory = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) }?;
-        // SAFETY: all of the mapping, which has no other user.
+        // SAFETY: the slice covers the whole mapping, which has no other user.
         let words = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u64>(), bytes.get() / 8) };
         words.iter_mut().zip(1..).for_each(|(word, index)| *word = index);
         // MADV_GUARD_INSTALL (102) has to be refused; advice that drops pages from the page table has to keep
         // their content.
         const GUARD_INSTALL: i32 = 102;
         let advise = |advice| {
-            // SAFETY: whole pages of the mapping, whose content stays.
+            // SAFETY: the range consists of whole pages of the mapping, and no advice changes their content.
             let done = unsafe { libc::madvise(memory.as_ptr(), bytes.get() / 2, advice) };
             if done == 0 { None } else { std::io::Error::last_os_error().raw_os_error() }
         };
@@ -131,8 +131,8 @@ fn no_region_is_left(rig: &Pair) -> Outcome {
     })
 }
 
-/// The manager is down when a program and a machine end; once it runs again, the agent destroys their regions, even if
-/// the agent was restarted.
+/// The manager is down when a program and a machine end. After the manager has restarted, the agent destroys their
+/// regions, even if the agent was restarted too.
 pub fn regions_go_when_the_manager_is_back() -> Outcome {
     let rig = fabric()?;
     let (mut machine, mut program) = (running(&rig, "vm")?, running(&rig, "exec")?);
@@ -152,12 +152,12 @@ pub fn regions_of_killed_programs_go() -> Outcome {
     let rig = fabric()?;
     for what in ["vm", "exec"] {
         let mut process = running(&rig, what)?;
-        // Only this process is killed: the kernel then signals its program.
+        // Only `cn-agent` is killed: the kernel then signals the program that it has started.
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(process.id().cast_signed()), Signal::SIGKILL)?;
         process.wait(LIMIT)?;
         no_region_is_left(&rig)?;
     }
-    // A region that a user has created is not destroyed with those of ended programs.
+    // A region that a user has created can neither be destroyed nor be grown as if it were a program's region.
     rig.create_region("scratch")?;
     rig.attached("scratch", "active")?;
     let name = cxloe_fabric::model::Name::new("scratch")?;

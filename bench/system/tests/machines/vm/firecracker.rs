@@ -43,7 +43,7 @@ impl Served {
         Ok(monitor)
     }
 
-    /// Checks that the server ends with status 0 after its machine.
+    /// Checks that the server ends with status 0 after the machine has ended.
     fn ends_with_the_machine(&mut self) -> Outcome {
         let status = self.server.wait(LIMIT)?;
         let log = std::fs::read_to_string(self.rig.path("serve.log"))?;
@@ -112,8 +112,8 @@ pub fn snapshot_is_served_and_balloon_heeded() -> Outcome {
     ensure(read == expected[at..at + PAGE], "nothing was written back")
 }
 
-/// Each machine reads the unchanged snapshot, however soon it follows the previous machine, whether that ended by
-/// itself after writing, or ended with its server.
+/// A new machine reads the unchanged snapshot immediately after the previous machine, which has written to its memory
+/// and was ended by itself or together with its server.
 pub fn machines_follow_each_other_at_once() -> Outcome {
     let mut served = Served::start(&[])?;
     for round in 0..4 {
@@ -191,7 +191,7 @@ pub fn machine_ends_with_its_server() -> Outcome {
         let served = Served::start(&[])?;
         let mut machine = served.monitor()?;
         machine.does("read 0 10")?;
-        // Only this process is signalled: the process that guards the machine continues.
+        // Only the server is signalled; the process that supervises the machine continues.
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(served.server.id().cast_signed()), signal)?;
         machine.send_command("read 10 20")?;
         served.ended_by_force(machine, code, output_text)?;

@@ -112,7 +112,7 @@ impl Machine {
         let (readable, private) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
         let map = |pages: usize| {
             let bytes = NonZeroUsize::new(pages * PAGE).ok_or("no pages")?;
-            // SAFETY: new memory, at an address of the kernel's choice.
+            // SAFETY: maps new memory at an address that the kernel chooses.
             let memory = unsafe { mmap_anonymous(None, bytes, readable, private | MapFlags::MAP_NORESERVE) }?;
             Outcome::Ok(memory.as_ptr() as usize)
         };
@@ -124,7 +124,7 @@ impl Machine {
         for (address, pages) in pieces.into_iter().zip(PIECES) {
             let bytes = pages * PAGE;
             let range = address as u64..(address + bytes) as u64;
-            // SAFETY: this process's memory, which has no users yet.
+            // SAFETY: the range is memory of this process that nothing uses yet.
             unsafe { uffd.register(range, Modes::MISSING) }?;
             message.push(serde_json::json!({
                 "base_host_virt_addr": address, "size": bytes, "offset": offset,
@@ -175,7 +175,7 @@ impl Machine {
     }
 
     fn set(self, index: usize, value: u64) {
-        // SAFETY: within the pieces, which are mapped for good; one thread writes.
+        // SAFETY: the word is within the two pieces, which stay mapped until the process ends; only this thread writes.
         unsafe { self.place(index).write_volatile(value) }
     }
 
@@ -193,7 +193,7 @@ impl Machine {
                     let shift = pages.len() * thread / THREADS;
                     for page in pages.clone().cycle().skip(shift).take(pages.len()) {
                         for index in page * PAGE / 8..(page + 1) * PAGE / 8 {
-                            // SAFETY: within the pieces, which are mapped for good.
+                            // SAFETY: the word is within the two pieces, which stay mapped until the process ends.
                             let found = unsafe { self.place(index).read_volatile() };
                             if found != expected(index) {
                                 return Err(format!("word {index} of page {page} is {found:#x}"));
@@ -211,7 +211,7 @@ impl Machine {
     /// Removes pages as a balloon does.
     fn remove(self, pages: std::ops::Range<usize>) -> Result<(), String> {
         let start = std::ptr::NonNull::new(self.place(pages.start * PAGE / 8)).ok_or("null")?;
-        // SAFETY: pages of one piece, whose content is no longer used.
+        // SAFETY: the range consists of pages of one piece, and their content is no longer used.
         unsafe { madvise(start.cast(), pages.len() * PAGE, MmapAdvise::MADV_DONTNEED) }
             .map_err(|e| e.to_string())
     }

@@ -81,7 +81,8 @@ impl Moving {
         let [image, initramfs, modules] = found.lines().collect::<Vec<_>>()[..] else {
             return Err(format!("not three lines: {found}").into());
         };
-        // Files of a later archive replace those of an earlier one, so the guest runs this test's `init`.
+        // Files in the second archive replace files of the first with the same name, so the guest runs this test's
+        // `init`.
         let folder = rig.path("guest");
         fs::create_dir_all(folder.join("modules"))?;
         fs::copy(source("bench/system/tests/machines/vm/linux.sh"), folder.join("init"))?;
@@ -322,8 +323,8 @@ pub fn a_machine_moves_fifty_times() -> Outcome {
     back_and_forth(50)
 }
 
-/// A comparison changes nothing. A move that cannot be made is refused with its reason, and the guest
-/// continues.
+/// A dry run (`--dry-run`) compares the two sides and changes nothing. A move that is impossible is refused with the
+/// reason, and the guest continues.
 pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
     let rig = Moving::new()?;
     let here = rig.start(0, false)?;
@@ -343,7 +344,8 @@ pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
     )?;
     rig.goes_on(&here)?;
 
-    // Refused are a wrong ticket, a ticket that others can read, and an address where no monitor waits.
+    // Three moves are refused: with a wrong ticket, with a ticket file that others can read, and to an address where no
+    // monitor waits.
     let wrong = rig.rig.path("wrong");
     fs::write(&wrong, "00".repeat(32))?;
     fs::set_permissions(&wrong, fs::Permissions::from_mode(0o600))?;
@@ -381,7 +383,7 @@ fn killed(rig: &Moving, here: &mut Monitor, victim: &str, after: Duration) -> Ou
         "target agent" => rig.rig.kill(&agents[1])?,
         other => return Err(format!("nobody is called {other}").into()),
     }
-    // The others act without the victim for this time.
+    // The other processes run without the killed one for this time.
     std::thread::sleep(Duration::from_millis(300));
     match victim {
         "gmm" => rig.rig.start_gmm(&[])?,
@@ -391,7 +393,7 @@ fn killed(rig: &Moving, here: &mut Monitor, victim: &str, after: Duration) -> Ou
     }
     let _ = mover.wait(LIMIT)?;
     if victim == "target" && rig.rig.region_is("web", RegionState::Active)?.owner == cn(there.side) {
-        // The guest ran at the target already, and has ended with its QEMU, as it would have without a move.
+        // The machine had already moved to the target when QEMU was killed there, so the guest has ended with it.
         let _ = (here.process.wait(LIMIT)?, there.process.wait(LIMIT)?);
         rig.is_at(there.side)?;
         let again = rig.start(there.side, false)?;
@@ -438,7 +440,7 @@ fn kills(rounds: usize) -> Outcome {
     let mut moved = 0;
     for round in 0..rounds {
         let victim = victims[round % victims.len()];
-        // The moments are spread over the move, which takes a few hundred milliseconds.
+        // The times of the kills are spread over the move, which takes a few hundred milliseconds.
         let after = Duration::from_millis((round as u64 * 97) % 700);
         if let Some(there) = killed(&rig, &mut here, victim, after)? {
             here = there;

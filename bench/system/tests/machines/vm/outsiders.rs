@@ -1,5 +1,6 @@
-//! Access to a machine's memory by others than its monitor: a process that is passed the descriptor, a device
-//! that pins pages, a program that is started, and a process that opens the descriptor in `/proc`.
+//! Access to a machine's memory by parties other than the machine's monitor: a process to which the monitor sends the
+//! memory's descriptor, a device that pins pages, a program that the monitor starts, and a process that opens the
+//! descriptor in `/proc`.
 
 #![expect(unsafe_code, reason = "a mapped file may change behind its mapping")]
 
@@ -17,16 +18,16 @@ use cxloe_system::copies::ROLE;
 use cxloe_system::pair::*;
 
 const PAGE: usize = 4096;
-/// Sizes with which three quarters of the memory are not resident.
+/// Options by which three quarters of the memory are not resident.
 const SIZES: [&str; 4] = ["--size", "16M", "--local", "4M"];
-/// Exit code of a monitor that was refused to pass its memory on.
+/// Exit code of a monitor that has tried to pass its memory on.
 const REFUSED: i32 = 78;
 /// `VFIO_IOMMU_MAP_DMA` of `linux/vfio.h`.
 const VFIO_IOMMU_MAP_DMA: libc::c_ulong = 0x3B71;
 
 fn map(path: &Path) -> Outcome<(std::fs::File, MmapMut)> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
-    // SAFETY: any bytes are valid, whoever else changes them.
+    // SAFETY: any bytes are valid as memory of type `u8`, even if other processes change them.
     let memory = unsafe { MmapOptions::new().map_mut(&file) }?;
     Ok((file, memory))
 }
@@ -56,7 +57,7 @@ pub fn play() -> ExitCode {
             }
             "device" => {
                 let map = [32_u64 | 3 << 32, memory.as_ptr() as u64, 0, memory.len() as u64];
-                // SAFETY: the structure that the request takes; the file is no device.
+                // SAFETY: the argument has the structure that this request reads; the file is no device.
                 unsafe { libc::ioctl(file.as_raw_fd(), VFIO_IOMMU_MAP_DMA, map.as_ptr()) };
                 Err("the memory was pinned".into())
             }
@@ -103,7 +104,7 @@ fn monitor(rig: &Pair, does: &str) -> Outcome<Command> {
     Ok(command)
 }
 
-/// A monitor that would pass its memory to a process or to a device is ended before that, with a message.
+/// A monitor that tries to pass its memory to a process or to a device is ended before the call, with a message.
 pub fn memory_is_not_passed_on() -> Outcome {
     let rig = fabric()?;
     for (does, names) in [("message", "vhost-user"), ("device", "VFIO")] {

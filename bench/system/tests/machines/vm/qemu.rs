@@ -117,7 +117,7 @@ pub fn private_memory_is_refused() -> Outcome {
     ensure(output_text.contains("no-such-device") && !output_text.contains("cxloe"), output_text)
 }
 
-/// If QEMU touches all of its memory in advance, the resident limit still holds.
+/// The resident limit holds even if QEMU touches all of its memory before the guest starts.
 pub fn preallocated_memory_leaves_again() -> Outcome {
     let rig = fabric("64M")?;
     let output_text = up_to_a_wrong_device(&rig, "share=on,prealloc=on,")?;

@@ -85,7 +85,7 @@ fn peers_side_by_side(standing: LabPrivilege) -> Outcome {
             ensure(figure["ratio"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
             let p50 = figure["p50_ns"].as_f64();
             ensure(p50.is_some() == (name != "libfabric-tcp"), figure.to_string())?;
-            // The two quantiles come from separate runs, and so may be in any order.
+            // The two quantiles come from separate runs, so either may be the larger one.
             let ordered =
                 name == "ucx-tcp" || figure["p99_ns"].as_f64().unwrap_or(f64::MAX) >= p50.unwrap_or(0.0);
             ensure(ordered, figure.to_string())?;
@@ -131,7 +131,7 @@ fn what_is_missing_is_named() -> Outcome {
         !refused.status.success() && output_text(&refused).contains("no peer is called `carrier-pigeon`"),
         output_text(&refused),
     )?;
-    // The machine has no verbs device of this name.
+    // The listing succeeds although the machine has no verbs device of this name.
     let list = bench(folder.path(), &["--list", "--rdma", "mlx5_0"])?.output()?;
     ensure(list.status.success(), output_text(&list))?;
     for peer in peers() {

@@ -24,7 +24,8 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     tests
 }
 
-/// Checks one run of all patterns in all respects, in one test, since each test may run in its own process.
+/// Checks all properties of one run of all patterns in a single test, because each test may run in its own process and
+/// would repeat the run.
 fn everything() -> Outcome {
     results::all_are_there()?;
     results::forms_agree()?;

@@ -57,7 +57,8 @@ pub fn is_drawn() -> Outcome {
     let ways = ways().len();
     let rows = |section: &str| -> u64 {
         match section {
-            // A mark for each of three quantiles of each rate; a mark for each share of hot pages.
+            // The picture of load-latency has one mark for each of three quantiles at each of three rates; that of
+            // hot-cold has one for each share of hot pages.
             "load-latency" => 9,
             "hot-cold" => 2,
             "chase" => 1,

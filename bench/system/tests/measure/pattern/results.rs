@@ -95,7 +95,7 @@ fn agrees(run: &Everything, c: &Conditions) -> Outcome {
     }
     let count = times.map(|t| t.count);
     match (c.pattern.as_str(), c.mix.as_deref()) {
-        // Every read of a mixed flow is compared, and reads and writes are in the exact proportion.
+        // In a load of reads and writes (a mix), each read is compared, and the proportion of reads is exact.
         (_, Some(mix)) => {
             ensure(count == Some(c.operations + c.not_begun.unwrap_or(0)), format!("{count:?} times"))?;
             let reads = match mix {

@@ -165,13 +165,13 @@ pub fn interrupted() -> Outcome {
     command.args(["pattern", "chase", "--over", "port,inline", "--size", "4M", "--time", "1h"]);
     let mut child = start(command, folder.path())?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    // The program pins itself and the memory node to CPUs once everything is set up: from then on it measures.
+    // The program measures after it has started the memory node, whose log exists from that moment.
     let measures = eventually("the memory node is up", || {
         let labs = fs::read_dir(folder.path().join("tmp")).into_iter().flatten().flatten();
         let mut logs = labs.map(|lab| lab.path().join("mn1/mn-server.log"));
         logs.any(|log| log.exists())
     });
-    // The measurement itself leaves no trace to wait for.
+    // The test cannot detect the start of the measurement itself, so it waits for a fixed time.
     std::thread::sleep(Duration::from_millis(500));
     kill(pid, Signal::SIGINT)?;
     let status = end(&mut child)?;
@@ -187,7 +187,7 @@ pub fn ordinary_user() -> Outcome {
     let programs = tempfile::tempdir()?;
     let program = cxloe_lab::program("cxloe-bench")?;
     let mut command = as_nobody(programs.path(), &program, &["gmm", "mn-server", "cn-agent"])?;
-    // By default mapped memory is measured if that is possible.
+    // Without the option `--over`, mapped memory is measured if this user has the necessary rights.
     command.args(["pattern", "chase", "gups", "--size", "4M", "--time", "15ms"]);
     let (status, output_text) = to_the_end(command, folder.path())?;
     ensure(status.success(), format!("{status}; it said: {output_text}"))?;

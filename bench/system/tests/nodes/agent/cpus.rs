@@ -56,7 +56,7 @@ pub fn clients_work_on_the_agents_cpu_and_on_others() -> Outcome {
                 let at = hpa + i as u64 * 64;
                 ensure(port.read(at)? == line(at, seed), format!("line {i}, {style} on CPU {home}"))?;
             }
-            // Many operations at once, and accesses of single bytes.
+            // The client submits many operations at once, and then reads a range of bytes.
             verify(&mut port, hpa, seed)?;
             let mut page = [0; 4096];
             port.read_bytes(hpa + 4096, &mut page)?;

@@ -65,8 +65,8 @@ pub fn lines_and_pages_without_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// Runs over a cable: `net_memif` unmaps the shared memory when one process ends, even while the other reads
-/// it.
+/// Either node is killed and started again. The frames use a cable, because `net_memif` unmaps the shared memory when
+/// one process ends, even while the other process reads it.
 pub fn both_ends_may_end_and_come_back() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let mut rig = Pair::bare()?;
@@ -91,7 +91,8 @@ pub fn both_ends_may_end_and_come_back() -> Outcome {
     eventually("every line is served again", || verify(&mut port, hpa, 62).ok())
 }
 
-/// Errors name a missing plug-in, one of another version, an unknown device, and options that DPDK rules out.
+/// Errors name a missing plug-in, a plug-in of another version, an unknown device, and options that cannot be combined
+/// with DPDK.
 pub fn what_is_missing_is_named() -> Outcome {
     let mut rig = Pair::bare()?;
     rig.link = "auto";

@@ -24,7 +24,7 @@ pub fn hostile_clients_hurt_only_themselves() -> Outcome {
     let rig = Pair::with_region("anon", &["--max-clients", "4"])?;
     let (mut good, hpa) = rig.written(13)?;
 
-    // A client with invalid indices, unknown operations and unmapped addresses.
+    // This client fills its shared memory with invalid indices, unknown operations and unmapped addresses.
     let (mut liar, memory) = raw_port(&rig)?;
     for word in 0..PORT_BYTES / 8 {
         memory.store(word, 0xDEAD_BEEF_DEAD_BEEF, Relaxed);
@@ -42,7 +42,7 @@ pub fn hostile_clients_hurt_only_themselves() -> Outcome {
     }
     verify(&mut good, hpa, 13)?;
 
-    // A client with full rings that never takes completions.
+    // This client submits operations until its rings are full, and takes no completions.
     let (mut sluggard, memory) = raw_port(&rig)?;
     // The entries are flushes, in the first lap of the ring and in the second, which the phase bit (bit 31)
     // distinguishes.
@@ -61,7 +61,7 @@ pub fn hostile_clients_hurt_only_themselves() -> Outcome {
     ensure((0..256).all(is_told), "no completion goes where there is no room")?;
     drop(sluggard);
 
-    // A client that sends malformed requests on the socket.
+    // This client sends malformed requests on the socket.
     let mut babbler = UnixStream::connect(rig.socket())?;
     babbler.set_read_timeout(Some(LIMIT))?;
     babbler.write_all(&[0xFF; 64])?;
@@ -79,7 +79,7 @@ pub fn hostile_clients_hurt_only_themselves() -> Outcome {
         format!("{output_text:?}"),
     )?;
 
-    // A client that opens more ports than permitted; slots of closed ports can be used again.
+    // This client opens more ports than permitted; the slots of closed ports can be used again.
     let count = |rig: &Pair| client::counters(&rig.socket()).map(|c| c.clients).ok();
     eventually("closed ports are cleaned up", || (count(&rig)? == 1).then_some(()))?;
     let ports: Vec<Client> = (0..3).map(|_| rig.connect()).collect::<Result<_, _>>()?;

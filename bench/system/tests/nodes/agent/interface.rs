@@ -73,7 +73,7 @@ pub fn comes_back(link: &'static str, wait: &'static str) -> Outcome {
     rig.link = link;
     rig.start_all("anon", &["--cache-size", "0", "--wait", wait])?;
     let hpa = rig.attached("scratch", "active")?.hpa;
-    // Lines that are written once at the beginning and read at the end: the pool has to keep their content.
+    // Lines at this address are written at the beginning and read at the end: the pool has to keep their content.
     let kept = hpa + REGION / 2;
     let mut port = rig.connect()?;
     eventually("a session is open", || port.read(hpa).ok())?;
@@ -118,7 +118,7 @@ fn changes(rig: &Pair, work: &Work) -> Outcome {
     }
     for (interface, _) in ENDS {
         rig.lab.link_down(interface)?;
-        // The outage itself.
+        // The interface stays down for 200 ms, less than the session time-out.
         thread::sleep(Duration::from_millis(200));
         rig.lab.link_up(interface)?;
         work.goes_on(&format!("{interface} down and up"))?;
@@ -129,8 +129,8 @@ fn changes(rig: &Pair, work: &Work) -> Outcome {
         }
         work.goes_on(&format!("MTU {mtu}"))?;
     }
-    // A node is identified by its MAC address: if the interface has another one, the node waits for the old address,
-    // and reports that to the manager as well.
+    // A node is identified by its MAC address. If the interface has another address, the node waits until the interface
+    // has the old one again, and reports that to the manager.
     rig.lab.set_link("mn0", &["address", OTHER])?;
     rig.attached("scratch", "degraded")?;
     let advice = format!("ip link set mn0 address {MN}");
@@ -138,8 +138,8 @@ fn changes(rig: &Pair, work: &Work) -> Outcome {
     rig.lab.set_link("mn0", &["address", MN])?;
     rig.attached("scratch", "active")?;
     work.goes_on("another address and the old one again")?;
-    // After a rename, nodes use the same interface. The rename is made while the interface is up, and once
-    // while it is down, as older kernels require.
+    // Nodes continue to use their interface after it was renamed. Two renames are made while the interface is up, and
+    // one while it is down, as older kernels require.
     for (before, after) in [("mn0", "renamed"), ("renamed", "mn0")] {
         rig.lab.rename_link("mn0", before, after)?;
         work.goes_on(&format!("{before} renamed to {after}"))?;

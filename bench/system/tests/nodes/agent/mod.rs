@@ -72,8 +72,8 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     tests
 }
 
-/// The next command of a script can follow at once: it does not fail because the agent has yet to receive the region,
-/// or to open its first session.
+/// A command can use a new region at once, even if the agent has not yet received the region or opened its first
+/// session.
 fn a_new_region_can_be_used_at_once() -> Outcome {
     let rig = Pair::bare()?;
     rig.start_gmm()?;
@@ -93,7 +93,7 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
         let mut write = Command::new(program("cn-agent")?);
         write.args(["write", &name, "--text", "there"]).env("CXLOE_AGENT", rig.socket());
         let write = write.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        // The command waits silently: nothing shows that it does.
+        // Nothing shows that the command waits, so the test waits for a fixed time.
         thread::sleep(Duration::from_millis(300));
         rig.gmm(&["create-region", "-s", "2M", "--owner", CN, &name])?;
         let in_time = begun.elapsed() < Duration::from_secs(1);
@@ -106,8 +106,7 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
     Err("no region was made within a second".into())
 }
 
-/// A new region that is mapped some time after the release of the CN's last memory on the memory node can be
-/// used at once.
+/// A compute node whose last region was destroyed can use a new region at once, even seconds later.
 fn a_region_after_the_last_one_can_be_used_at_once() -> Outcome {
     let rig = Pair::bare()?;
     let key = |program: &str| -> Outcome<String> {
@@ -123,7 +122,7 @@ fn a_region_after_the_last_one_can_be_used_at_once() -> Outcome {
     for (round, pause) in [0, 2, 5, 8].into_iter().enumerate() {
         succeeded(rig.cli(&["write", &region, "--text", "there", "--flush"])?)?;
         rig.gmm(&["destroy-region", "--force", &region])?;
-        // During this time the memory node applies the change, and answers the CN.
+        // In this time the memory node applies the removal of the region, and answers the compute node.
         thread::sleep(Duration::from_secs(pause));
         region = format!("again{round}");
         rig.gmm(&["create-region", "-s", "2M", "--owner", CN, "--wait", &region])?;
@@ -162,7 +161,7 @@ fn measurements_follow_each_other() -> Outcome {
     ensure(well && output_text.contains("\"frames\": \"insecure\""), output_text)?;
     rig.stop("mn")?;
     rig.start_mn_with("anon", &["--node-key", text(&rig.path("mn.key"))])?;
-    // Each run has a new key, which the manager accepts through its socket in place of the previous one.
+    // Each run uses a new key; on its socket the manager accepts the new key in place of the previous key.
     for _ in 0..3 {
         let (well, output_text) = verify(&["--manager", &manager])?;
         ensure(well && output_text.contains("\"frames\": \"sealed\""), output_text)?;
@@ -356,7 +355,7 @@ fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Pair::with_region("file", &[])?;
     let (mut port, hpa) = rig.written(6)?;
-    // The written line stays in the cache, so the memory node does not have it when it is killed.
+    // The written line is in the agent's cache only: the memory node does not have the line when the node is killed.
     let last = hpa + (LINES - 1) * 64;
     port.write(last, &[9; 64])?;
     rig.kill("mn")?;
@@ -393,7 +392,8 @@ fn second_agent_with_the_same_cn_id_is_refused() -> Outcome {
     cxloe_lab::expect_error("already serves another running agent");
     let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(7)?;
-    // A second agent with the same socket, then with the same data directory, then with only the interface in common.
+    // A second agent is started with the same socket, then with the same data directory, and then with only the
+    // interface in common.
     let run = |arguments: Vec<String>| -> Outcome<std::process::Output> {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut command = Command::new(program("cn-agent")?);
@@ -438,7 +438,7 @@ fn manager_may_come_and_go() -> Outcome {
     verify(&mut port, hpa, 8)?;
     port.write_batch(&written_lines(hpa, 9))?;
     port.flush()?;
-    // An agent that starts without its manager has the same regions as before.
+    // An agent that is restarted while the manager is down has the same regions as before.
     rig.stop("agent")?;
     rig.start_agent(&["--cache-size", "0"])?;
     let region = client::regions(&rig.socket())?;
@@ -560,7 +560,7 @@ fn idle_agent_sleeps() -> Outcome {
     let agent = rig.pid("agent")?;
     let used = || -> Outcome<f64> {
         let (began, before) = (std::time::Instant::now(), cpu_time(agent)?);
-        // The time over which CPU time is counted.
+        // CPU time is counted over these two seconds.
         thread::sleep(Duration::from_secs(2));
         let spent = cpu_time(agent)?.saturating_sub(before);
         Ok(spent.as_secs_f64() / began.elapsed().as_secs_f64())

@@ -24,7 +24,7 @@ pub fn lines_over_four_queues() -> Outcome {
     ensure(peers == [MN.to_owned(), queue(1), queue(2), queue(3)], format!("{peers:?}"))?;
     let used = sessions.iter().all(|session| session.status.counters.answered > 0);
     ensure(used, "a queue was not used")?;
-    // After the agent was killed, an agent with fewer queues starts, and reads all data that was at the memory node.
+    // After a kill, the next agent uses fewer queues, and reads all data that the memory node has stored.
     drop(port);
     rig.kill("agent")?;
     rig.start_agent(&["--queues", "2", "--cache-size", "0"])?;

@@ -6,8 +6,8 @@ use cxloe_lab::Lab;
 use cxloe_system::cable::{cable, ip, with_addresses};
 use cxloe_system::pair::*;
 
-/// A router between two segments has an MTU smaller than theirs: a frame too long for it causes an ICMP message, which
-/// is logged, and operation continues with shorter frames.
+/// A router between two segments has a path with a smaller MTU than theirs. A frame that is too long for the path
+/// causes an ICMP message; the agent logs the MTU of the path, and continues with shorter frames.
 pub fn a_router_with_a_narrow_hop_is_named_over_udp() -> Outcome {
     let network = Lab::builder().namespace("cn").namespace("router").namespace("mn");
     let network = network.veth("cn", "cn0", "router", "r0").veth("router", "r1", "mn", "mn0");

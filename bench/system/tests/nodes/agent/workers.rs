@@ -73,7 +73,7 @@ fn over(cable: Builder, link: &'static str) -> Outcome {
     ensure(counters.clients == 4, format!("{} ports", counters.clients))?;
     drop(client);
 
-    // After a restart with fewer workers, each region is where it was, with its content.
+    // After a restart with fewer workers, each region has the same address and content.
     rig.kill("agent")?;
     rig.start_agent(&["--workers", "3", "--cache-size", "0"])?;
     ensure(workers(&rig)? == [0, 1, 2, 0], format!("{:?}", workers(&rig)?))?;

@@ -98,7 +98,7 @@ fn through_the_agent(linked: Linked) -> Outcome {
     let pages = REGION / 4096;
     ensure(count(&output_text, "pages")? == pages, &output_text)?;
     ensure(count(&output_text, "evicted")? > pages && count(&output_text, "faults")? > 0, &output_text)?;
-    // In two passes the example program wrote one line of each page.
+    // The example program passes over all pages twice, and writes one line of each page in each pass.
     let lines = count(&output_text, "lines")?;
     ensure((pages..8 * pages).contains(&lines), &output_text)
 }

@@ -305,7 +305,7 @@ fn silent_clients_make_room() -> Outcome {
     ensure(later.read(0, 6)? == Ok(b"in use".to_vec()), "who comes later is served")?;
     ensure(used.read(0, 6)? == Ok(b"in use".to_vec()), "and who was there")?;
     drop(silent);
-    // The clients send no request for two seconds.
+    // The server disconnects clients that send no request for two seconds.
     eventually("who is idle is hung up on", || (used.is_hung_up() && later.is_hung_up()).then_some(()))
 }
 
@@ -364,7 +364,7 @@ fn killed_agent_means_errors_until_it_is_back() -> Outcome {
         ensure(nbd.write(written, chunk)?.is_ok(), "a write is done")?;
         written += chunk.len() as u64;
     }
-    // No flush was requested: answered writes are stored nevertheless.
+    // No flush was requested. The writes that were answered are stored nevertheless, and survive the kill of the agent.
     disk.rig.kill("agent")?;
     ensure(nbd.read(0, 4096)? == Err(EIO), "a read fails")?;
     ensure(nbd.write(0, &[9; 4096])? == Err(EIO), "a write fails")?;

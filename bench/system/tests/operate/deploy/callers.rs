@@ -27,7 +27,8 @@ struct Manager {
 }
 
 impl Manager {
-    /// Starts `gmm`, as user and group `owner`, by a command that `started` makes for its path; waits for its answer.
+    /// Starts `gmm` as user and group `owner`, and waits until it answers. `started` makes the command from the path of
+    /// `gmm`.
     fn start(
         lab: &Lab,
         owner: Option<(&str, &str)>,
@@ -75,8 +76,8 @@ impl Manager {
     }
 }
 
-/// The agent, too, gets a program's user id from the kernel, and decides by it which regions the program may
-/// use.
+/// No unit sets `PrivateUsers=`, which hides user ids. Manager and agent get a program's user id from the kernel, and
+/// decide by it what the program may use.
 pub fn no_unit_hides_the_ids_of_users() -> Outcome {
     for (name, ..) in UNITS {
         let unit = Unit::read(name)?;

@@ -53,8 +53,8 @@ impl Findings {
 fn examine(rig: &Pair, namespace: &str, daemon: &str, arguments: &[&str]) -> Outcome<Findings> {
     let mut command = Command::new(program(daemon)?);
     command.arg("doctor").arg("--json").args(arguments);
-    // With an unused socket the doctor does not find a node of another test: it does not judge resources of a
-    // running node.
+    // Nothing listens on this socket, so the doctor finds no running node of another test, whose resources it would not
+    // check.
     if daemon != "gmm" && !arguments.contains(&"--socket") {
         command.arg("--socket").arg(rig.path("none.sock"));
     }
@@ -196,8 +196,8 @@ pub fn missing_rights_are_named() -> Outcome {
     let restricted = |sets: &[&str], daemon: &str, more: &[&str]| -> Outcome<Findings> {
         let mut command = Command::new("setpriv");
         command.args(sets).arg("--").arg(program(daemon)?).args(["doctor", "--json", "--manager", &manager]);
-        // With an unused socket the doctor does not find a node of another test: it does not judge resources
-        // of a running node.
+        // Nothing listens on this socket, so the doctor finds no running node of another test, whose resources it would
+        // not check.
         command.args(["--data-dir", &data, "--socket", &format!("{data}/none.sock")]).args(more);
         finish(&rig, "cn", command)
     };
@@ -254,7 +254,7 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     let large = examine(&rig, "mn", "mn-server", &[&large[..], &usual].concat())?;
     large.expect("pool", "fail", "smaller pool-size")?;
 
-    // The manager's doctor is run before the manager runs, while it runs, and while others use its port.
+    // The manager's doctor is run before the manager starts, while it runs, and while another process uses its port.
     let store = path("store");
     let free = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store])?;
     free.expect("manager", "ok", "not running")?;

@@ -102,7 +102,8 @@ fn start(rig: &Pair, namespace: &str, daemon: &str, socket: &Path, arguments: &[
     Ok(rig.lab.spawn(namespace, command)?)
 }
 
-/// Follows a daemon's messages from its start to its end, and stops its thread `worker` in between.
+/// Checks a daemon's messages to the service manager from its start to its end. In between, the thread `worker` of the
+/// daemon is stopped for a while.
 fn life(supervisor: &Supervisor, mut daemon: Process, worker: &str, ready: &str, stuck: &str) -> Outcome {
     let told = supervisor.until("READY=1")?;
     let first = told.last().map_or("", String::as_str);

@@ -173,7 +173,7 @@ pub fn packages_come_and_go() -> Outcome {
     }
     ensure(root.text("etc/passwd")?.contains("\ncxloe:"), "the user of the nodes is missing")?;
 
-    // Installed programs are of this release, and find their files.
+    // The installed programs have the version of this release, and find their files.
     for name in ["gmm", "mn-server", "cn-agent", "cxloe-bench"] {
         let output_text =
             succeeded(Command::new(root.0.join("usr/bin").join(name)).arg("--version").output()?)?;
@@ -200,7 +200,7 @@ pub fn packages_come_and_go() -> Outcome {
     // Changes of the administrator survive an upgrade and a removal.
     let changed = format!("{}pool = \"memfd\"\n", root.text("etc/cxloe/mn-server.toml")?);
     fs::write(root.0.join("etc/cxloe/mn-server.toml"), &changed)?;
-    // Standard input is empty, so the upgrade may not ask a question.
+    // The upgrade runs with an empty standard input, so it may not ask a question.
     let newer = newer(&made[2], dir.path())?;
     root.dpkg(&["--install"], &[newer])?;
     ensure(root.text("usr/share/cxloe/mn-server.toml")?.ends_with("# newer\n"), "it is upgraded")?;
@@ -265,8 +265,8 @@ fn what_surrounds_a_fabric_works(root: &Root) -> Outcome {
     Ok(())
 }
 
-/// The file that keeps huge pages over a reboot has settings of the kernel, and enough pages for the pool that the book
-/// sets up, by the doctor's own count.
+/// The file `hugepages.conf`, which reserves huge pages at boot, only sets `vm.nr_hugepages`, and reserves enough pages
+/// for the pool of 16 GiB in the book; the doctor counts the pages needed.
 fn the_example_of_huge_pages_suffices(root: &Root) -> Outcome {
     let text = root.text("usr/share/cxloe/hugepages.conf")?;
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -288,7 +288,8 @@ fn the_example_of_huge_pages_suffices(root: &Root) -> Outcome {
     ensure(advice.contains("/usr/share/cxloe/hugepages.conf"), advice)
 }
 
-/// Compiles a C program with the installed files, which finds the library by its installed name.
+/// Compiles a C program with the installed headers and libraries; the program has to find the shared library by its
+/// installed name.
 fn a_program_in_c(root: &Root) -> Outcome {
     let (usr, built) = (root.0.join("usr"), root.0.join("tmp/records"));
     let library = fs::read_dir(usr.join("lib"))?
@@ -300,7 +301,7 @@ fn a_program_in_c(root: &Root) -> Outcome {
     cc.arg("-I").arg(usr.join("include")).arg("-o").arg(&built);
     cc.arg(usr.join("share/doc/libcxloe-dev/examples/records.c")).arg("-L").arg(&library).arg("-lcxloe");
     succeeded(cc.output()?)?;
-    // Without an agent the program fails with its own message.
+    // Without an agent the program fails with its own message, not with an error of the dynamic linker.
     let output =
         Command::new(&built).env("LD_LIBRARY_PATH", &library).env("CXLOE_AGENT", "/nonexistent").output()?;
     let output_text = String::from_utf8_lossy(&output.stderr);

@@ -57,7 +57,8 @@ pub fn what_daemons_write_is_their_owners() -> Outcome {
     rig.start_mn("file")
 }
 
-/// Lets others open `path`: `daemon` refuses the file, and the command that it prints corrects the mode.
+/// Gives `path` a mode with which other users may read it. `daemon` has to refuse the file, and to print a command that
+/// corrects the mode.
 fn refused_until_narrow(daemon: &str, arguments: &str, path: &Path) -> Outcome {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
     let mut bounded = Command::new("timeout");

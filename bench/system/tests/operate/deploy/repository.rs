@@ -1,5 +1,5 @@
-//! The apt repository of the packages (`make repo`): apt, with a root folder of its own, takes them with the key that the
-//! repository names, and refuses each file of it with one byte changed.
+//! The apt repository of the packages (`make repo`): apt, with a root folder of its own, accepts packages that are
+//! signed with the repository's key, and refuses a package, a list or a signed text in which one byte was changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ pub fn is_taken_as_it_was_signed(made: &Path, dir: &Path) -> Outcome {
         fs::write(&path, &wrong)?;
         let other = packages.join("Packages");
         let plain = fs::read(&other)?;
-        // Without the plain list, apt reads the compressed one, which was changed.
+        // The plain list is removed, so that apt reads the compressed list, which was changed.
         if path.ends_with("Packages.gz") {
             fs::remove_file(&other)?;
         }

@@ -112,7 +112,7 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
         "--socket",
         &socket,
     ];
-    // The link that requires the most rights of those that can be used here.
+    // Of the links that this user may open, the test uses the one that requires the most rights.
     let link = if is_root() { "xdp" } else { "auto" };
     let own = [&own[..], &["--link", link], &usual].concat();
     let mut agent = start("cn", "cn-agent", &own)?;
@@ -139,7 +139,7 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
         let evicted = figures["counters"]["evicted"].as_u64();
         ensure(evicted.is_some_and(|pages| pages > 1024), format!("too few pages evicted: {figures:#}"))?;
 
-        // If one of its rights is missing, the daemon does not start, and the error names that right.
+        // Without CAP_SYS_PTRACE the agent starts, but refuses the program with an error that names the capability.
         agent.signal(Signal::SIGTERM)?;
         agent.wait(LIMIT)?;
         agent = start_but("sys_ptrace", "cn", "cn-agent", &own)?;

@@ -92,8 +92,8 @@ pub fn units_expose_little() -> Outcome {
     Ok(())
 }
 
-/// The shipped files are the configuration that the units pass to the daemons: the daemons accept them once the two
-/// options without a default are set.
+/// The daemons accept the shipped configuration files, to which the units refer, with every option that is commented
+/// out there.
 pub fn shipped_configuration_is_read() -> Outcome {
     let dir = tempfile::tempdir()?;
     for (daemon, arguments) in [("mn-server", &["run"][..]), ("cn-agent", &["run"])] {
@@ -101,7 +101,7 @@ pub fn shipped_configuration_is_read() -> Outcome {
         let shipped = fs::read_to_string(source().join(format!("deploy/config/{daemon}.toml")))?;
         ensure(unit.contains(&format!("--config /etc/cxloe/{daemon}.toml")), "the unit reads another file")?;
         let path = dir.path().join(format!("{daemon}.toml"));
-        // Every option that is commented out is valid.
+        // Options that are commented out in the shipped file are activated; all of them have to be valid.
         let lines = shipped.lines().map(|line| match line.strip_prefix('#') {
             Some(option) if !option.starts_with(' ') && option.contains(" = ") => option,
             _ => line,

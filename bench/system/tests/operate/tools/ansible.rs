@@ -85,7 +85,8 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Puts the programs where the role finds them, without their debug information, which every run would read.
+    /// Puts the programs where the role finds them. Their debug information is removed, because every run would have to
+    /// read it.
     fn programs(&self) -> Outcome {
         let folder = self.dir.path().join("programs");
         fs::create_dir(&folder)?;
@@ -179,7 +180,7 @@ impl Hosts {
             }
             let logs = HOSTS.map(|(host, _)| self.log(host)).join("\n");
             ensure(Instant::now() < deadline, format!("{command:?}: {}{logs}", output_text(&output)))?;
-            // Between two attempts: a command over SSH reports no event.
+            // The test polls, because a command over SSH reports no event.
             thread::sleep(Duration::from_millis(100));
         }
     }
@@ -237,9 +238,9 @@ pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
     )
 }
 
-/// With another pool, a memory node starts empty. While a region has memory on the node, the role refuses
-/// another pool before it changes anything, unless the inventory names the host. With that consent, only this
-/// host changes.
+/// A memory node that is configured with another pool starts empty. While a region has memory on the node, the role
+/// refuses such a change and changes nothing, unless the inventory lists the host in `cxloe_discard_content`. If it
+/// does, only this host is changed.
 fn another_pool_needs_consent(hosts: &Hosts) -> Outcome {
     let options = |hosts: &Hosts| printed(&mut hosts.on("mem0", &["cat", "/etc/cxloe/mn-server.toml"]));
     let before = options(hosts)?;
@@ -257,7 +258,7 @@ fn another_pool_needs_consent(hosts: &Hosts) -> Outcome {
     ensure(counts.len() == 2 && changes(&counts) == 2, format!("{counts:?}"))?;
     ensure(counts.contains(&("mem0".into(), 2)), format!("{counts:?}"))?;
     ensure(options(hosts)?.contains("pool = \"anon\""), "the node has another pool")?;
-    // The old pool's file was renamed: the node does not use it any longer, and root can still recover the
+    // The file of the old pool was renamed: the node does not use the file any longer, and root can still recover the
     // content.
     let aside = "test ! -e /var/lib/cxloe/pool && test -s /var/lib/cxloe/pool.discarded";
     ensure(hosts.on("mem0", &["sh", "-c", aside]).status()?.success(), aside)

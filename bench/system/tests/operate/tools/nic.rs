@@ -174,7 +174,7 @@ pub fn a_whole_nic_is_changed_and_put_back() -> Outcome {
     }
     let again = nic.run(&[&WANTED[..], &["--check"]].concat())?;
     answered(&again, 0, &["Nothing to change"])?;
-    // Other values are set later: undo restores those from before the first call.
+    // Although a second call changes the MTU again, undo restores the values from before the first call.
     ensure(nic.run(&["--mtu", "4000", "--apply"])?.status.success(), "applied")?;
     fs::write(nic.dir.path().join("state/ring-rx"), "2048\n")?;
     let undone = nic.run(&["--undo"])?;

@@ -212,7 +212,7 @@ pub fn what_cannot_be_is_said() -> Outcome {
     ensure(labs.lab(&["exec", "cn0", "--", "sh", "-c", "exit 7"])?.status.code() == Some(7), "its own code")?;
     printed(&mut labs.command(&["down"]))?;
 
-    // Ctrl-C while the lab starts.
+    // Ctrl-C interrupts the start of a lab.
     let bin = program("gmm")?.parent().unwrap_or(Path::new("/")).display().to_string();
     let log = labs.folder.path().join("up.log");
     let mut up = labs.command(&["up", "--bin", &bin]);
@@ -228,7 +228,8 @@ pub fn what_cannot_be_is_said() -> Outcome {
     labs.nothing_is_left()
 }
 
-/// The keeper is killed: the kernel ends all processes of the lab, and the remaining folder has no effect.
+/// The keeper (the process that holds the lab's namespaces) is killed: the kernel ends all processes of the lab, and
+/// the remaining folder has no effect.
 pub fn nothing_outlives_its_keeper() -> Outcome {
     let labs = Labs::new()?;
     labs.up("1")?;

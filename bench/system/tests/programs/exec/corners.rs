@@ -61,7 +61,8 @@ pub fn the_kernel_reads_and_writes_the_heap() -> Outcome {
     checked("kernel", Sizes(64, 1), &[])?.paged(4 * MIB).map(drop)
 }
 
-/// New memory is zero without any frame; pages that the program advises as needed are fetched before it accesses them.
+/// New memory is filled with zeros without any frame. Pages are fetched before the program accesses them if the program
+/// has announced their use by `madvise`.
 pub fn programs_say_what_they_will_need() -> Outcome {
     let ended = checked("hints", Sizes(64, 32), &[])?;
     let counted = ended.view.ok_or("no figures")?.counters;
@@ -72,13 +73,14 @@ pub fn programs_say_what_they_will_need() -> Outcome {
     ensure(counted.evicted >= 2048 && counted.prefetched >= 1024, format!("{counted:#?}"))
 }
 
-/// A program starts others by vfork, posix_spawn and system; these get remote memory as well, or run without, and all
-/// of them end.
+/// A program starts other programs by vfork, posix_spawn and system. Each of these programs runs, with remote memory or
+/// without, and ends.
 pub fn programs_start_programs() -> Outcome {
     checked("starts", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }
 
-/// Children created by each system call other than that of `fork(3)` are served, whether they allocate memory or not.
+/// Children that a program creates by other calls than `fork(3)` have remote memory too, whether they allocate memory
+/// or not.
 pub fn children_of_other_makes_are_followed() -> Outcome {
     for way in ["_Fork", "raw", "clone", "clone3"] {
         checked("children", Sizes(64, 2), &[way])
@@ -88,7 +90,8 @@ pub fn children_of_other_makes_are_followed() -> Outcome {
     Ok(())
 }
 
-/// After a program has changed its user, its helper can still reach the agent, for the program's children.
+/// When a program changes its user, its helper thread gives up the former user's rights too, and can still reach the
+/// agent for the program's children.
 pub fn helpers_give_up_rights_with_their_program() -> Outcome {
     let rig = rig()?;
     for (place, mode) in [(rig.dir.path().to_path_buf(), 0o755), (rig.socket(), 0o666)] {
@@ -125,8 +128,8 @@ fn copies(quota: u64, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
     Ok(ended)
 }
 
-/// Same-page merging (KSM) would remove write protection from paged memory. It has to stay off there, even if
-/// each process starts with it (`prctl(PR_SET_MEMORY_MERGE)`, as some distributions set it).
+/// Same-page merging (KSM) would remove the write protection of paged memory. Merging has to stay off for that memory,
+/// even if it is on for each new process (`prctl(PR_SET_MEMORY_MERGE)`, as some distributions set it).
 pub fn pages_are_not_merged() -> Outcome {
     let rig = rig()?;
     let program = compiled(&rig, "merging", &[])?;
@@ -213,8 +216,8 @@ pub fn children_have_in_common_what_they_do_not_change() -> Outcome {
     const PAGES: u64 = 4096;
     let ended = checked("many", Sizes(96, 4), &[&CHILDREN.to_string()])?;
     let counted = ended.view.ok_or("no figures")?.counters;
-    // Required are one write-back of each of the parent's pages, and of a tenth of them for each child. Twice
-    // as many are allowed, as a page may be evicted before a child has written all its words.
+    // At least one write-back is necessary for each of the parent's pages, and for a tenth of them in each child. Twice
+    // as many are permitted, because a page may be evicted before a child has written all its words.
     let least = PAGES + CHILDREN * PAGES / 10;
     ensure(counted.written_back <= 2 * least, format!("sent again and again: {counted:#?}"))?;
     ensure(counted.shared >= PAGES / 4 && counted.copied > 0, format!("{counted:#?}"))
@@ -270,7 +273,7 @@ pub fn what_stays_in_this_machine_is_told() -> Outcome {
     ensure(told, format!("nothing of local memory: {:?}", ended.err))
 }
 
-/// A debugger that reads absent pages gets their content, or an error.
+/// A debugger that reads absent pages gets their content or an error, but never zeros instead of the content.
 pub fn pages_that_are_away_are_not_seen_as_zeros() -> Outcome {
     checked("looked_at", Sizes(64, 1), &[])?.paged(MIB / 4).map(drop)
 }

@@ -106,7 +106,7 @@ pub fn redis_with_half_its_data_local() -> Outcome {
     let pid = far.info("process_id")?;
     succeeded(rig.cli(&["set-local", &pid, &half])?)?;
     let (mut one, mut two) = (Zipf::new(1), Zipf::new(1));
-    // First turns, after which frequently used keys are resident.
+    // The first turn of each server is not measured; after it, frequently used keys are resident.
     turn(&mut far, &mut two, REQUESTS)?;
     turn(&mut near, &mut one, REQUESTS)?;
     let (mut all_local, mut half_local) = (Vec::new(), Vec::new());

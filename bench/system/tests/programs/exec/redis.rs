@@ -164,7 +164,7 @@ pub fn a_snapshot_is_what_was_there_at_the_fork() -> Outcome {
     loaded.check_all(1)?;
     second.terminate(LIMIT)?;
 
-    // The server ends without an answer.
+    // The server sends no answer to SHUTDOWN.
     redis.send(&[b"SHUTDOWN", b"NOSAVE"])?;
     let ended = running.wait()?.well()?.paged(KEYS as u64 * VALUE as u64)?;
     let forks = ended.view.map_or(0, |view| view.counters.forks);

@@ -66,7 +66,7 @@ pub fn start_prepared(
         .arg("--")
         .args(command);
     exec.env("CXLOE_AGENT", rig.socket()).current_dir(rig.dir.path());
-    // The number of files in the folder makes the names of the next two unique.
+    // The number of files in the folder makes the names of the two output files unique.
     let number = std::fs::read_dir(rig.dir.path())?.count();
     let (out, err) = (rig.path(&format!("{number}.out")), rig.path(&format!("{number}.err")));
     exec.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
@@ -100,7 +100,8 @@ impl Running {
         let waited = self.process.wait(RUN_MAX);
         let status = waited.map_err(|error| format!("{error}; it said: {}", self.err()))?;
         let output_text = self.err();
-        // The figures are the last object in standard error, and begin a line.
+        // The figures of `cn-agent exec` are the last JSON object in standard error, and start at the beginning of a
+        // line.
         let figures = output_text
             .rfind("\n{\n")
             .map(|at| at + 1)
@@ -123,7 +124,7 @@ impl Ended {
         let view = self.view.as_ref().ok_or_else(|| format!("no figures; it said: {}", self.err))?;
         let half = working_set / PAGE / 2;
         let counters = &view.counters;
-        // Every fetched page was evicted before: memory nodes have no other pages of this program.
+        // Fetched pages are pages that were evicted before, because memory nodes have no other pages of this program.
         let fetched = counters.fetched + counters.prefetch_hits;
         let paged = counters.evicted.min(fetched) >= half;
         ensure(paged, format!("less than {half} pages evicted and fetched again: {counters:#?}"))?;

@@ -77,8 +77,8 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
     nothing_is_left(&rig)
 }
 
-/// Programs that a program executes with memory of this machine alone are named at the end, or refused; those with
-/// remote memory are not.
+/// `cn-agent exec` names, at the end, each executed program that had only local memory, or refuses to execute it.
+/// Programs with remote memory are not named.
 pub fn programs_with_local_memory_are_named() -> Outcome {
     let rig = rig()?;
     let fixed = compiled(&rig, "static", &["-static"])?;
@@ -119,7 +119,7 @@ pub fn programs_with_local_memory_are_named() -> Outcome {
     let remote = start(&rig, Sizes(8, 1), &["--require-remote"], &["/bin/sh", "-c", "/bin/echo there"])?;
     ensure(remote.wait()?.well()?.text() == "there\n", "what has remote memory is executed")?;
 
-    // A process that is left after its supervisor was killed can still execute programs.
+    // A process that survives the kill of its supervisor can still execute programs.
     let script = format!(
         "(trap '' TERM HUP; echo ready; while ! test -e go; do sleep 0.05; done; {fixed} >done) & wait"
     );
@@ -228,7 +228,8 @@ pub fn without_a_successor_programs_end() -> Outcome {
     ensure(ended.err.contains("the agent that serves its memory has ended"), ended.err)
 }
 
-/// A child that only a killed agent had registered gets errors when it accesses its memory, not zeros.
+/// Only the agent has a record of a child that was created without `fork(3)` and has not allocated memory. After the
+/// agent is killed, the child's accesses to its memory give errors, not zeros.
 pub fn a_child_that_only_a_dead_agent_knew_gets_no_zeros() -> Outcome {
     let rig = rig()?;
     let program = compiled(&rig, "orphan", &[])?;

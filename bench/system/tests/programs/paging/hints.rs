@@ -62,7 +62,7 @@ impl Pages<'_> {
         self.mapping.hint(bytes, hint).map_err(|error| error.to_string())
     }
 
-    /// Gives the hint and waits until exactly `here` pages of the region are resident.
+    /// Gives the agent the hint about these pages, and waits until exactly `here` pages of the region are resident.
     fn until(&self, pages: Range<usize>, hint: Hint, here: usize) -> Result<PagingView, String> {
         let begun = Instant::now();
         let mut given: Option<Instant> = None;
@@ -107,8 +107,8 @@ pub fn run(mapping: &Mapping) -> Result<(), String> {
     {
         return Err(format!("somebody waited for what was announced: {after:?} after {out:?}"));
     }
-    // When room is short, cold pages are evicted before others: the effect of the next hint shows that the agent has
-    // processed this one.
+    // Pages hinted as cold are evicted first when room is short. The agent has processed this hint when the effect of
+    // the next hint can be observed.
     pages.write(512..900, 2);
     pages.hint(0..512, Hint::Cold)?;
     pages.until(899..900, Hint::PageOut, 899)?;

@@ -72,7 +72,7 @@ pub fn what_was_written_is_there_for_the_next_program() -> Outcome {
     let hpa = rig.attached("pages", "active")?.hpa;
     let line = rig.connect()?.read(hpa + (4 << 20))?;
     ensure(line != [0; 64], "what was mapped reads line by line afterwards")?;
-    // Writes before SIGKILL are not lost.
+    // The mapping of a program that is killed by SIGKILL ends too, after its pages are written back.
     let mut killed = Program::start(&rig, &Job { seed: 7, ..job(&rig, "lines") });
     if let Ok(program) = &mut killed {
         program.process.signal(Signal::SIGKILL)?;
@@ -178,8 +178,8 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
     unmapped(&rig)
 }
 
-/// Three programs, each with a region and a worker of its own; the agent is killed, and its successors have other numbers
-/// of workers.
+/// Three programs run, each with its own region and worker. The agent is killed several times, and restarted with other
+/// numbers of workers.
 pub fn several_workers_serve_several_programs() -> Outcome {
     let rig = rig(&["--workers", "3"])?;
     for name in ["pages1", "pages2"] {
@@ -282,7 +282,8 @@ pub fn mapped_regions_are_not_read_line_by_line() -> Outcome {
         matches!(refused, ClientError::Engine(EngineError::Mapped(at)) if at == hpa),
         refused.to_string(),
     )?;
-    // Lines modified in the line cache are part of the page. SAFETY: the region has no other user.
+    // Lines that were modified in the agent's line cache are part of the mapped page. SAFETY: the region has no other
+    // user.
     let byte = unsafe { mapping.as_slice()[5] };
     ensure(byte == 9, format!("{byte}"))?;
     let listed = succeeded(rig.cli(&["paging"])?)?;
@@ -312,7 +313,7 @@ pub fn limits_change_and_mappings_end() -> Outcome {
     ensure(before.resident == BYTES && before.counters.evicted == 0, format!("{before:?}"))?;
     mapping.set_limit(1 << 20)?;
     eventually("pages leave", || (mapping.paging().ok()?.resident <= 1 << 20).then_some(()))?;
-    // SAFETY: as above.
+    // SAFETY: the region has no other user.
     ensure(unsafe { mapping.as_slice() }.iter().all(|byte| *byte == 3), "what left comes back")?;
     let other = Owner::map(&socket, private(&rig)).unwrap_err();
     ensure(
@@ -373,7 +374,7 @@ pub fn hostile_members_hurt_only_themselves() -> Outcome {
         let output_text = String::from_utf8_lossy(&join(space, address, bytes)?).into_owned();
         ensure(output_text.contains(words), output_text)?;
     }
-    // One mapping whose owner ends without a message, and one whose owner sends malformed messages.
+    // The connection that owns one mapping is closed without a message; another connection sends malformed messages.
     drop(Owner::map(&rig.socket(), MapRequest { kind: MappingKind::Shared, ..private(&rig) })?);
     let mut socket = UnixStream::connect(rig.socket())?;
     socket.write_all(&[0xFF; 4096])?;
@@ -404,7 +405,7 @@ pub fn an_idle_agent_sleeps_and_wakes() -> Outcome {
         ensure(unsafe { mapping.as_slice()[page * 4096 * 7] } == 0, "zeros")?;
     }
     let before = ticks()?;
-    // The time over which CPU time is counted.
+    // The CPU time of the idle agent is counted over these two seconds.
     std::thread::sleep(Duration::from_secs(2));
     let spent = ticks()? - before;
     ensure(spent <= 20, format!("{spent} ticks of CPU in two idle seconds"))?;

@@ -124,7 +124,7 @@ impl Program {
         Ok(self.process.wait(LIMIT)?)
     }
 
-    /// Closes the program's standard input, at which it ends.
+    /// Closes the program's standard input; the program then ends.
     pub fn ask_to_stop(&mut self) {
         drop(self.process.child_mut().stdin.take());
     }

@@ -43,7 +43,7 @@ pub fn run(mapping: &Mapping) -> Result<(), String> {
         }
         let mut file = tempfile::tempfile().map_err(|error| error.to_string())?;
         for page in (0..pages - 1).step_by(2) {
-            // SAFETY: as above.
+            // SAFETY: the bytes are in the mapping, which has no other user.
             let bytes = unsafe { std::slice::from_raw_parts(base.add(page * PAGE_BYTES), 2 * PAGE_BYTES) };
             file.write_all(bytes).map_err(|error| format!("write(2) from mapped pages: {error}"))?;
         }
@@ -72,7 +72,7 @@ fn futex(mapping: &Mapping) -> Result<(), String> {
     let pages = mapping.len() / PAGE_BYTES;
     for page in (0..pages).step_by(pages.div_ceil(64)) {
         let word = mapping.as_ptr() as usize + page * PAGE_BYTES + 128;
-        // SAFETY: the word is in the mapping, and is used as an atomic one from here on.
+        // SAFETY: the word is in the mapping, and all threads access it as an atomic word only.
         let word = unsafe { &*(word as *const AtomicU32) };
         word.store(0, Ordering::SeqCst);
         let woken = thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn futex(mapping: &Mapping) -> Result<(), String> {
                 }
                 true
             });
-            // Time for the other thread to fall asleep in the kernel.
+            // Waits until the other thread probably sleeps in the kernel.
             thread::sleep(Duration::from_millis(1));
             word.store(1, Ordering::SeqCst);
             // SAFETY: the kernel uses the address of a live word.

@@ -137,9 +137,9 @@ fn content(line: usize, seed: u64, version: u32) -> [u64; 8] {
 /// Words of the mapping, accessed as ordinary memory.
 #[derive(Clone, Copy)]
 pub struct Words(pub *mut u64);
-// SAFETY: each thread uses its own part.
+// SAFETY: each thread uses its own part of the mapping.
 unsafe impl Send for Words {}
-// SAFETY: as above.
+// SAFETY: each thread uses its own part of the mapping.
 unsafe impl Sync for Words {}
 
 impl Words {
@@ -150,7 +150,7 @@ impl Words {
 
     fn put(self, line: usize, content: [u64; 8]) {
         for (word, value) in content.into_iter().enumerate() {
-            // SAFETY: as in `line`.
+            // SAFETY: the line is in the mapping, and has no other writer.
             unsafe { self.0.add(line * 8 + word).write_volatile(value) };
         }
     }
@@ -240,7 +240,7 @@ fn verify(job: &Job, mapping: &Mapping) -> Result<(), String> {
     }
 }
 
-/// Reads one word of every page, repeatedly.
+/// Reads the first line of every page, repeatedly, and checks it.
 fn touch(job: &Job, mapping: &Mapping) -> Result<(), String> {
     let stop = asked_to_stop();
     let words = Words(mapping.as_ptr().cast());
@@ -281,7 +281,7 @@ fn counter(job: &Job, mapping: &Mapping) -> Result<(), String> {
     });
     mapping.flush().map_err(|error| error.to_string())?;
     say(&format!("done {}", job.seed * job.threads as u64));
-    // Other processes may still be counting.
+    // Waits until the test ends this job, because other processes may still be adding to the words.
     let stop = asked_to_stop();
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(5));
@@ -289,7 +289,7 @@ fn counter(job: &Job, mapping: &Mapping) -> Result<(), String> {
     let sum: u64 = (0..pages)
         .map(|page| {
             let word = (mapping.as_ptr() as usize + page * PAGE_BYTES + 8) as *const AtomicU64;
-            // SAFETY: as above.
+            // SAFETY: the word is in the mapping, and all processes use it as an atomic one.
             unsafe { &*word }.load(Ordering::Relaxed)
         })
         .sum();

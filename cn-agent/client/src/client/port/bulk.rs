@@ -12,7 +12,8 @@ use crate::status::Status;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::EngineError;
 
-/// Number of bytes of one operation of a call: a share of the data area, so that copying and transfer overlap.
+/// Number of bytes of one operation of a call. Each operation uses one share of the data area, so that copying and
+/// transfer overlap.
 const SHARE: usize = 128 << 10;
 /// Maximum number of operations of a call in flight, each with one share of the data area.
 const SHARES: usize = DATA_BYTES / SHARE;
@@ -58,8 +59,8 @@ impl Port {
         self.move_bytes(hpa, Bytes::Write(data))
     }
 
-    /// Transfers all bytes between the caller's buffer and remote memory. The first error is returned once
-    /// all operations that were begun have ended.
+    /// Transfers all bytes between the caller's buffer and remote memory. After an error, no further operation is
+    /// begun, and the first error is returned when those in flight have ended.
     fn move_bytes(&mut self, hpa: u64, mut bytes: Bytes<'_>) -> Result<(), ClientError> {
         assert!(bytes.len().is_multiple_of(LINE_SIZE), "whole lines");
         if self.gone {

@@ -1,12 +1,12 @@
-//! Copying of the pages that a leg misses, from the other leg of its position.
+//! Filling of a mirror's leg (one of two copies of a range, each on a memory node): pages that the leg misses are
+//! copied from the other leg.
 //!
 //! ```text
 //!   page missed --locked, bit cleared--> Reading --all lines here--> Writing --acknowledged--> unlocked
 //! ```
 //!
-//! Both halves of a copy use the streams of the page, behind the writes that were sent before the page was
-//! locked. Writes of a locked page are refused as busy. Few pages are copied at once while programs have
-//! operations in flight.
+//! Both halves of a copy use the streams of the page, behind the writes that were sent before the page was locked.
+//! Writes of a locked page are refused as busy. Few pages are copied at once while programs have operations in flight.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -106,8 +106,7 @@ impl Engine {
         }
     }
 
-    /// Locks the next page that a leg being filled misses, and starts its copy. Returns `false` if there is
-    /// none.
+    /// Locks the next page that a leg being filled misses, and starts its copy. Returns `false` if no page is missed.
     fn begin_copy(&mut self, index: usize) -> bool {
         let mirrors = &mut self.core.mirrors;
         for (number, mirror) in mirrors.list.iter_mut().enumerate() {
@@ -177,7 +176,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Stores lines that were read for a copy. Once the page is complete, its lines are to be written.
+    /// Stores lines that were read for a copy. When the page is complete, the copy continues with writing its lines.
     pub(in super::super) fn copy_read(&mut self, index: u8, first: u8, data: &[u8]) {
         let fill = &mut self.mirrors.fill;
         fill.in_flight -= 1;

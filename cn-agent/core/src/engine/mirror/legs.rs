@@ -1,4 +1,5 @@
-//! Applies the manager's description of the legs of a position to the engine.
+//! Applies to the engine the manager's description of the legs of a position: the one or two memory nodes that hold a
+//! copy of this part of an interleave set.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -87,7 +88,7 @@ impl Engine {
             return;
         }
         mirror.epoch = epoch;
-        // A leg that is no longer described is replaced by a new one, if there is one.
+        // A leg that the manager no longer describes is replaced by a newly described leg, if there is one.
         let gone = [0, 1].map(|side| !legs.iter().any(|leg| leg.is(&mirror.legs[side])));
         let mut new: Vec<&LegTarget> = legs.iter().collect();
         new.retain(|leg| !mirror.legs.iter().any(|known| leg.is(known)));
@@ -130,7 +131,7 @@ impl Engine {
                 (known.mode, known.missed) = (LegMode::Synced, Vec::new());
                 known.reported = None;
             }
-            // The manager has not applied the report that the leg is filled yet.
+            // The manager has not yet applied the report that the leg is filled.
             (LegMode::Joining, false) if epoch == filled_epoch && !other_content => {}
             // The region has changed since the report, so the leg is reported again with the new epoch.
             (LegMode::Joining, false) if !known.failing && !other_content => {
@@ -144,7 +145,7 @@ impl Engine {
                 known.missed = if other_content { all } else { none };
                 self.leave_leg(number, side, now);
             }
-            // The memory node has lost what was filled so far.
+            // The memory node has lost the pages that were copied to it so far.
             (LegMode::Filling | LegMode::Stale, false) if other_content => {
                 (known.mode, known.missed, known.since) = (LegMode::Stale, all, now);
                 self.core.end_copies(number);
@@ -154,8 +155,8 @@ impl Engine {
         }
     }
 
-    /// Ends all waiting for a leg: copies end, writes complete without the leg, and reads in flight to it are
-    /// sent again.
+    /// Ends every dependence on a leg: its copies end, writes complete without it, and reads in flight to it are sent
+    /// again.
     fn leave_leg(&mut self, number: u16, side: usize, now: Time) {
         let Some(mirror) = self.core.mirrors.get(number) else { return };
         let (peer, cmem, bytes) = (mirror.legs[side].peer, mirror.legs[side].cmem, mirror.bytes);

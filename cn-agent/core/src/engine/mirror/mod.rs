@@ -80,7 +80,7 @@ struct MirrorLeg {
 }
 
 impl MirrorLeg {
-    /// Whether a write must reach the leg to be done, unless the manager declares the leg stale.
+    /// Whether a write counts as done only when it has reached this leg, or the manager has declared the leg stale.
     fn must_have(&self) -> bool {
         matches!(self.mode, LegMode::Synced | LegMode::Joining)
     }
@@ -141,7 +141,7 @@ impl Mirror {
     }
 }
 
-/// Position of a mirrored address: the mirror's number, and the offset in its legs.
+/// A mirrored address: the mirror's number, and the offset of the address in the mirror's legs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MirrorAt {
     number: u16,
@@ -158,7 +158,7 @@ pub(super) struct Mirrors {
     fill: Fill,
     /// Whether completions have left work for [`Engine::settle_mirrors`](super::Engine::settle_mirrors).
     pending: bool,
-    /// Whether writes may have become complete because a leg was given up.
+    /// Whether writes may have become complete because they no longer wait for one of their legs.
     ended: bool,
     /// Time of the next check of the legs.
     watch_at: Time,
@@ -193,7 +193,7 @@ impl Mirrors {
         self.pending
     }
 
-    /// Whether the other leg is in sync, for a mirror whose leg to read from has lost its content.
+    /// Whether a mirror whose leg to read from has lost its content has another leg in sync.
     #[cold]
     pub fn has_content(&self, number: u16) -> bool {
         self.get(number).is_some_and(|mirror| mirror.legs[1 - mirror.reads].mode == LegMode::Synced)

@@ -45,7 +45,7 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Makes room for all pairs; to be called before the first.
+    /// Makes room for the maximum number of mirrored writes; to be called before the first such write.
     pub fn reserve(&mut self) {
         if self.slots.is_empty() {
             self.slots.resize(PAIRS_MAX, None);
@@ -127,7 +127,7 @@ impl Engine {
                 let mac = self.peers[mirror.legs[mirror.reads].peer].mac;
                 return Err(EngineError::NotConnected(mac));
             }
-            // The leg that is not written misses this page from now on.
+            // The leg to which this write is not sent misses the page from now on.
             let missing = usize::from(written[0]);
             mirror.legs[missing].miss(page);
         }
@@ -246,7 +246,7 @@ impl Engine {
         }
     }
 
-    /// Sends reads that a leg did not answer to the leg that is read from now.
+    /// Sends reads that a leg did not answer to the leg from which the mirror is read now.
     pub(super) fn send_orphans(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         let mut at = 0;
         while let Some(orphan) = self.core.mirrors.orphans.get(at).copied() {
@@ -274,8 +274,8 @@ impl Engine {
         target.is_some_and(|target| self.peers[target.peer].mac != self.peers[peer].mac)
     }
 
-    /// Sends a read to the leg that is read from now. If that leg is the one that refused the read, or has no
-    /// session, the leg counts as failing instead, and the manager decides.
+    /// Sends a read to the leg from which the mirror is read now. If that leg has refused this read, or has no session,
+    /// the leg counts as failing instead, and the manager decides about it.
     fn send_orphan(
         &mut self,
         mirror: Option<MirrorAt>,
@@ -318,8 +318,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends writes that no longer wait for a leg, and fails those for which the manager has not decided
-    /// within a session's time-out.
+    /// Ends writes that no longer wait for a leg. Fails writes that wait for a failed leg about which the manager has
+    /// not decided within a session's time-out.
     pub(super) fn end_pairs(&mut self, now: Time, sink: &mut dyn Sink) {
         self.core.mirrors.ended = false;
         let Some(limit) = self.peers.first().map(|peer| peer.requester.timing().dead_after) else { return };
@@ -431,7 +431,7 @@ impl Core {
         }
     }
 
-    /// Ends the waiting of all writes for a leg, which misses their pages from now on.
+    /// Lets all writes complete without a leg; the leg misses their pages from now on.
     pub(super) fn abandon_side(&mut self, mirror: u16, side: usize) {
         for number in 0..self.mirrors.pairs.slots.len() as u16 {
             let Some(pair) = self.mirrors.pairs.get_mut(number) else { continue };
@@ -456,7 +456,8 @@ impl Core {
         }
     }
 
-    /// Takes the reads in flight to a leg, to be sent to the other leg; answers of the first are ignored.
+    /// Takes over the reads in flight to a leg, to be sent to the mirror's other leg; later answers to them are
+    /// ignored.
     pub(super) fn orphan_reads(&mut self, peers: core::ops::Range<usize>, cmem: u64, bytes: u64, now: Time) {
         let mut taken = Vec::new();
         for op in self.ops.iter_mut() {

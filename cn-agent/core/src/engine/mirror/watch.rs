@@ -1,5 +1,5 @@
-//! Checks of the legs of mirrors: silent ones are reported to the manager, stale ones are filled once they
-//! answer.
+//! Checks of the legs of mirrors: a silent leg is reported to the manager, and a stale leg is filled when it answers
+//! again.
 
 use alloc::vec::Vec;
 
@@ -45,8 +45,8 @@ impl Engine {
         self.core.mirrors.pending || now >= self.core.mirrors.watch_at
     }
 
-    /// Does the work of mirrors that no single operation does: owed requests, checks of the legs, ends of
-    /// writes, reads to be sent again, and copies.
+    /// Does the work of mirrors that belongs to no single operation: sends owed requests, checks the legs, ends writes,
+    /// sends reads again, and copies pages.
     #[cold]
     pub(in super::super) fn settle_mirrors(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         self.core.mirrors.pending = false;

@@ -73,7 +73,8 @@ fn reader(rig: &mut Rig, from: u32, write: bool) -> u32 {
     unreachable!("nothing is read ahead")
 }
 
-/// Leaves hardly any room for a while, so that all pages are evicted, including those ahead of the reader at `page`.
+/// Lowers the limit of resident pages for a while, so that all pages are evicted, including those ahead of the reader
+/// at `page`.
 fn squeeze(rig: &mut Rig, page: u32) {
     rig.pager.set_limit(16);
     settle(rig);
@@ -119,7 +120,7 @@ fn an_early_eviction_halves_the_reader_windows() {
     }
 }
 
-/// Tests pages that are remembered from an earlier residence, but on which no thread has faulted this time.
+/// Tests pages whose earlier evictions are remembered, but on which no thread has faulted since they were read ahead.
 #[test]
 fn a_refault_of_a_remembered_page_halves_the_windows() {
     for kind in KINDS {

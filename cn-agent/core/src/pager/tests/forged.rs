@@ -1,8 +1,8 @@
-//! A successor's pager over tables that another process has written, and keeps writing at any time.
+//! A successor's pager over tables that another process has written, and continues to overwrite.
 //!
-//! The words change before the pager's accesses, so that runs cover the orders of the two processes' accesses
-//! without a thread. Programs cannot write tables, which are read-only for them: these tests show that the
-//! count of slots, which is private, stays correct even if the words are wrong.
+//! The words change before the pager's accesses, so that runs cover the orders of the two processes' accesses without a
+//! second thread. Programs cannot write tables, which are read-only for them: these tests show that the count of slots,
+//! which is private, stays correct even if the words are wrong.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -63,8 +63,8 @@ impl core::fmt::Debug for Stormy {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Tests a takeover with any tables and any stores meanwhile. Afterwards no slot beyond the region is
-    /// free, no slot is free twice and, if nothing was stored meanwhile, no slot of a page is free.
+    /// Tests a takeover from any tables, during which any words are stored into them. Afterwards no slot beyond the
+    /// region is free, no slot is free twice and, if nothing was stored, no slot of a page is free.
     #[test]
     fn a_takeover_frees_no_slot_twice(
         tables in [table(), table()],

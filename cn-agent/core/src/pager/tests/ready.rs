@@ -33,7 +33,7 @@ fn memory_is_made_ready_once_a_page_was_sent_for_and_filled_before_it_is_install
     rig.nodes.demands = 5;
     rig.turn();
     assert!(rig.kernel.ready.range(5..).next().is_none() && !rig.pager.has_work());
-    // Nor is memory prepared while pages have to be evicted.
+    // While pages have to be evicted, no memory is prepared either.
     rig.answer();
     rig.nodes.demands = 1;
     for page in 30..30 + LIMIT - 10 {

@@ -8,7 +8,7 @@ fn write_unseen(rig: &mut Rig, page: u32) {
     rig.kernel.pages.get_mut(&page).unwrap()[100] = 77;
 }
 
-/// Has the program advise that it does not need these pages, and runs the pager until none is resident.
+/// Lets the program advise that these pages are not needed for long, and runs the pager until none of them is resident.
 fn page_out(rig: &mut Rig, pages: Range<u32>) {
     for _ in 0..8 {
         rig.pager.hint(VIEW, pages.clone(), Hint::PageOut);

@@ -1,4 +1,4 @@
-//! Views whose pages all leave, so that the region can go to another compute node.
+//! Tests of the withdrawal of a view: all its pages are removed, so that the region can move to another compute node.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn all_pages_leave_and_none_is_lost() {
     assert_eq!(rig.nodes.written.keys().copied().collect::<Vec<_>>(), [3, 8, 9, 10, 11, 12, 13, 14, 15]);
     assert_eq!((rig.nodes.written[&9], rig.nodes.written[&3][7]), (changed, 99));
     assert!((0..16).all(|page| rig.state(page) == PageState::Absent));
-    // Afterwards pages are fetched as before.
+    // After the withdrawal, pages are fetched as before.
     rig.touch(0..16, false);
     assert_eq!((rig.kernel.pages[&0], rig.pager.resident()), (content(0), 16));
 }
@@ -99,7 +99,7 @@ fn hot_pages_are_fetched_first_where_the_region_goes() {
     there.answer();
     there.turn();
     assert_eq!(there.pager.resident(), 9);
-    // No page is evicted for pages that will be read.
+    // Pages announced as soon to be read are fetched only while there is room: no other page is evicted for them.
     let many: Vec<u32> = (0..PAGES).collect();
     there.pager.will_read(VIEW, &many);
     while there.pager.has_work() {

@@ -68,7 +68,7 @@ fn unmapping_and_moving_a_mapping_are_reported() {
         scope.spawn(|| {
             let (old, new) = (memory.at(2) as *mut libc::c_void, room.at(5) as *mut libc::c_void);
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            // SAFETY: moves the test's page onto another page of the test's.
+            // SAFETY: both pages belong to this test, which accesses them by address only.
             let moved = unsafe { libc::mremap(old, PAGE as usize, PAGE as usize, flags, new) };
             assert_eq!(moved, new);
         });
@@ -77,7 +77,7 @@ fn unmapping_and_moving_a_mapping_are_reported() {
         let event = next(&uffd);
         let UffdEvent::Remap { from, to, len } = event else { panic!("{event:?}") };
         assert_eq!((from, to, len), (memory.at(2), room.at(5), PAGE));
-        // Some kernels then report the old address as unmapped.
+        // Some kernels then report another event, that the old address was unmapped; it is read and ignored.
         let mut buffer = EventBuffer::new();
         let until = Instant::now() + Duration::from_millis(200);
         while Instant::now() < until {

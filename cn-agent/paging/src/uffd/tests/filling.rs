@@ -90,7 +90,7 @@ fn a_page_moves_with_its_bytes_and_leaves_its_place_absent() {
     register(&uffd, &memory, Modes::MISSING);
     register(&uffd, &staging, Modes::MISSING);
     uffd.copy(memory.at(0), page_of(31).repeat(2).as_slice(), Access::Writable).unwrap();
-    // SAFETY: both are the test's own and touched by address alone.
+    // SAFETY: both ranges belong to this test, which accesses them by address only.
     let move_ = |dst, src, len| unsafe { uffd.move_(dst, src, len) };
     assert_eq!(move_(staging.at(0), memory.at(0), 2 * PAGE), Ok(8192));
     assert_eq!((staging.read(0), staging.read(1)), (31, 31));
@@ -140,7 +140,8 @@ fn many_threads_wait_at_once() {
                 let number = ((address - memory.at(0)) / PAGE) as u8;
                 match uffd.copy(address, &page_of(number + 1), Access::Writable) {
                     Ok(_) => filled += 1,
-                    // The page was installed for another thread that waits for it.
+                    // An earlier fault on the same page has been served already: threads that still wait for the page
+                    // are woken.
                     Err(UffdError::Exists) => uffd.wake(address..address + PAGE).unwrap(),
                     Err(error) => panic!("{error}"),
                 }

@@ -28,7 +28,7 @@ fn the_reference_client_works_with_our_server() {
     let mode = RegisterMode::MISSING | RegisterMode::WRITE_PROTECT;
     let length = (memory.all().end - memory.all().start) as usize;
     theirs.register_with_mode(memory.all().start as *mut _, length, mode).unwrap();
-    // A duplicate, because version 0.9.0 of the crate closes the descriptor that its `into_raw_fd` returns.
+    // The descriptor is duplicated, because version 0.9.0 of the crate closes the one that its `into_raw_fd` returns.
     let uffd = Uffd::from_fd(theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
     thread::scope(|scope| {
         let reader = scope.spawn(|| memory.read(3));
@@ -68,7 +68,7 @@ fn our_client_works_with_the_reference_server() {
         let TheirEvent::Pagefault { kind, rw, addr, thread_id } = event() else { panic!("no fault") };
         assert_eq!((kind, rw, addr as u64), (FaultKind::Missing, ReadWrite::Write, memory.at(1)));
         let page = page_of(4);
-        // SAFETY: the page is the test's own, and absent; what is copied is a page that lives.
+        // SAFETY: the destination is an absent page of this test, and the source is a live page.
         let copied = unsafe { theirs.copy(page.as_ptr().cast(), addr, page.len(), true) };
         assert_eq!(copied.unwrap(), page.len());
         assert_eq!(writer.join().unwrap().1, thread_id.as_raw());

@@ -19,9 +19,9 @@ pub struct Memory {
     pages: u64,
 }
 
-// SAFETY: a mapping belongs to the process; all access is volatile, by address.
+// SAFETY: any thread may access the mapping; all accesses are volatile and by address.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: any thread may access the mapping; all accesses are volatile and by address.
 unsafe impl Sync for Memory {}
 
 const PROTECTION: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
@@ -33,9 +33,9 @@ fn bytes(pages: u64) -> NonZeroUsize {
 impl Memory {
     /// Private anonymous memory, without huge pages.
     pub fn anonymous(pages: u64) -> Memory {
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: the kernel makes a new mapping at an address that it chooses.
         let start = unsafe { mmap_anonymous(None, bytes(pages), PROTECTION, MapFlags::MAP_PRIVATE) }.unwrap();
-        // SAFETY: the mapping just made.
+        // SAFETY: the range is the mapping that was made above.
         unsafe { madvise(start, bytes(pages).get(), MmapAdvise::MADV_NOHUGEPAGE) }.unwrap();
         Memory { start, pages }
     }
@@ -48,12 +48,13 @@ impl Memory {
     }
 
     fn map(file: std::os::fd::BorrowedFd<'_>, pages: u64) -> Memory {
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: the kernel makes a new mapping at an address that it chooses.
         let start = unsafe { mmap(None, bytes(pages), PROTECTION, MapFlags::MAP_SHARED, file, 0) }.unwrap();
         Memory { start, pages }
     }
 
-    /// Address of the page with number `page`; the number of pages gives the end of the mapping.
+    /// Address of the page with number `page`; the total number of pages may be passed, too, for the end of the
+    /// mapping.
     pub fn at(&self, page: u64) -> u64 {
         assert!(page <= self.pages);
         self.start.as_ptr() as u64 + page * PAGE
@@ -69,26 +70,26 @@ impl Memory {
 
     /// Reads a byte from the middle of a page, where a fault's exact address differs from that of the page.
     pub fn read(&self, page: u64) -> u8 {
-        // SAFETY: inside the mapping.
+        // SAFETY: `at` has checked that the address lies in the mapping.
         unsafe { ((self.at(page) + PAGE / 2) as *const u8).read_volatile() }
     }
 
     /// Writes a byte to the middle of a page, where a fault's exact address differs from that of the page.
     pub fn write(&self, page: u64, byte: u8) {
-        // SAFETY: inside the mapping.
+        // SAFETY: `at` has checked that the address lies in the mapping.
         unsafe { ((self.at(page) + PAGE / 2) as *mut u8).write_volatile(byte) }
     }
 
     pub fn advise(&self, page: u64, pages: u64, advice: MmapAdvise) {
         let start = NonNull::new(self.at(page) as *mut libc::c_void).unwrap();
-        // SAFETY: inside the mapping, whose content no code relies on.
+        // SAFETY: the range lies in the mapping, and no code relies on its content.
         unsafe { madvise(start, bytes(pages).get(), advice) }.unwrap();
     }
 
     /// Unmaps the last pages, so that `pages` are left.
     pub fn shorten(&mut self, pages: u64) {
         let start = NonNull::new(self.at(pages) as *mut libc::c_void).unwrap();
-        // SAFETY: the end of the mapping, which nothing refers to from now on.
+        // SAFETY: the range is the end of the mapping, which nothing uses from now on.
         unsafe { munmap(start, bytes(self.pages - pages).get()) }.unwrap();
         self.pages = pages;
     }
@@ -96,7 +97,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nothing else refers to it.
+        // SAFETY: this value owns the mapping, and nothing else refers to it.
         let _ = unsafe { munmap(self.start, bytes(self.pages).get()) };
     }
 }

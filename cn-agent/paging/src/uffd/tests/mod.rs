@@ -38,7 +38,7 @@ fn uffd(features: Features) -> Option<Uffd> {
 
 #[expect(unsafe_code, reason = "registered memory must be accessed by address only")]
 fn register(uffd: &Uffd, memory: &Memory, modes: Modes) -> Ioctls {
-    // SAFETY: the memory is the test's own and is touched by address alone.
+    // SAFETY: the memory belongs to this test, which accesses it by address only.
     unsafe { uffd.register(memory.all(), modes) }.unwrap()
 }
 
@@ -58,7 +58,8 @@ fn next(uffd: &Uffd) -> UffdEvent {
     panic!("no event within {LIMIT:?}");
 }
 
-/// Checks that the next event is a fault at `at`, with these properties.
+/// Checks that the next event is a fault at page `at`, caused by a write if `writes`, on a present protected page if
+/// `protected`.
 fn expect_fault(uffd: &Uffd, at: u64, writes: bool, protected: bool) {
     match next(uffd) {
         UffdEvent::Fault { address, write, wp, minor: false, .. } => {
@@ -142,7 +143,7 @@ fn ranges_that_cannot_be_registered_are_refused() {
     let second = uffd(Features::empty()).unwrap();
     let memory = Memory::anonymous(2);
     register(&first, &memory, Modes::MISSING);
-    // SAFETY: refused, or the test's own memory.
+    // SAFETY: the range belongs to this test, or the kernel refuses it.
     let try_range = |uffd: &Uffd, range| unsafe { uffd.register(range, Modes::MISSING) };
     assert_eq!(try_range(&second, memory.all()), Err(UffdError::Busy));
     assert_eq!(try_range(&first, memory.at(0) + 1..memory.at(1)), Err(UffdError::NotMapped), "not a page");

@@ -23,12 +23,12 @@ use super::memory::Memory;
 use super::*;
 
 fn child(body: impl FnOnce() -> u8) -> Pid {
-    // SAFETY: the child does only what a signal handler may do.
+    // SAFETY: the child calls only functions that a signal handler may call.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
             let status = body();
-            // SAFETY: ends the process, without running anything of the parent's.
+            // SAFETY: the call ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(i32::from(status)) }
         }
     }
@@ -52,8 +52,8 @@ fn a_poisoned_page_ends_in_sigbus() {
     }
     let memory = Memory::anonymous(2);
     let touches = child(|| {
-        // Replaces Rust's own handler of SIGBUS, which detects stack overflows.
-        // SAFETY: the default action.
+        // The default action replaces Rust's own handler of SIGBUS, which detects stack overflows.
+        // SAFETY: no handler is installed, only the default action.
         let _ = unsafe {
             sigaction(Signal::SIGBUS, &SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty()))
         };
@@ -61,7 +61,7 @@ fn a_poisoned_page_ends_in_sigbus() {
         if uffd.handshake(Features::POISON).is_err() {
             return NO_FEATURE;
         }
-        // SAFETY: the test's own memory, touched by address alone.
+        // SAFETY: the memory belongs to this test, which accesses it by address only.
         if unsafe { uffd.register(memory.all(), Modes::MISSING) }.is_err() {
             return FAILED;
         }
@@ -88,12 +88,13 @@ static UNPROTECTED: AtomicU64 = AtomicU64::new(0);
 
 /// Serves a fault in the thread that caused it.
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's record of this signal; for SIGBUS it has an address.
+    // SAFETY: the kernel passes a valid record of the signal, which has an address for SIGBUS.
     let address = unsafe { (*info).si_addr() } as u64 & !(PAGE - 1);
-    // SAFETY: the descriptor that the child keeps open while faults can happen; ManuallyDrop leaves it so.
+    // SAFETY: the child keeps this descriptor open while faults can happen, and ManuallyDrop below prevents its closing
+    // here.
     let fd = unsafe { OwnedFd::from_raw_fd(FD.load(Ordering::Relaxed) as RawFd) };
     let uffd = std::mem::ManuallyDrop::new(Uffd::new(fd));
-    // SAFETY: a page that outlives the child.
+    // SAFETY: `SOURCE` points to a static page, which outlives the child.
     let page = unsafe { std::slice::from_raw_parts(SOURCE.load(Ordering::Relaxed), PAGE as usize) };
     match uffd.copy(address, page, Access::Protected) {
         Ok(_) => SERVED.fetch_add(1, Ordering::Relaxed),
@@ -101,11 +102,11 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
             // The page is present and write-protected: the access was a write.
             match uffd.unprotect(address..address + PAGE, false) {
                 Ok(()) => UNPROTECTED.fetch_add(1, Ordering::Relaxed),
-                // SAFETY: ends the process; returning would only raise the signal again.
+                // SAFETY: the call ends the process; a return would only raise the signal again.
                 Err(_) => unsafe { libc::_exit(i32::from(FAILED)) },
             }
         }
-        // SAFETY: ends the process; returning would only raise the signal again.
+        // SAFETY: the call ends the process; a return would only raise the signal again.
         Err(_) => unsafe { libc::_exit(i32::from(FAILED)) },
     };
 }
@@ -128,7 +129,7 @@ fn a_fault_is_served_by_the_faulting_thread_in_its_signal_handler() {
         if uffd.handshake(Features::SIGBUS | Features::WRITE_PROTECT).is_err() {
             return NO_FEATURE;
         }
-        // SAFETY: the test's own memory, touched by address alone.
+        // SAFETY: the memory belongs to this test, which accesses it by address only.
         if unsafe { uffd.register(memory.all(), Modes::MISSING | Modes::WRITE_PROTECT) }.is_err() {
             return FAILED;
         }
@@ -139,12 +140,12 @@ fn a_fault_is_served_by_the_faulting_thread_in_its_signal_handler() {
             SaFlags::SA_SIGINFO | SaFlags::SA_NODEFER,
             SigSet::empty(),
         );
-        // SAFETY: the handler does what a handler may do.
+        // SAFETY: the handler calls only functions that a signal handler may call.
         if unsafe { sigaction(Signal::SIGBUS, &action) }.is_err() {
             return FAILED;
         }
-        // A read, a write to the page installed by it, and a write to an absent page: two pages are installed, and
-        // two unprotected.
+        // The test reads page 0, writes to it, and writes to the absent page 1: two pages are installed, and both are
+        // unprotected.
         if memory.read(0) != 9 {
             return 1;
         }
@@ -158,7 +159,7 @@ fn a_fault_is_served_by_the_faulting_thread_in_its_signal_handler() {
         }
         // In a system call, the kernel's access to an absent page fails with EFAULT.
         let mut null = [0_i32; 2];
-        // SAFETY: two descriptors; the buffer is one byte of the mapping.
+        // SAFETY: the array has room for two descriptors, and the kernel writes one byte within the mapping.
         let read = unsafe {
             libc::pipe(null.as_mut_ptr());
             libc::write(null[1], FULL_OF_NINES.0.get().cast(), 1);
@@ -181,7 +182,7 @@ fn system_calls_wait_for_pages_as_programs_do() {
     let (reading, writing) = nix::unistd::pipe().unwrap();
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            // SAFETY: a page of the mapping, which the kernel reads.
+            // SAFETY: the bytes lie in the mapping, and only the kernel reads them.
             let page = unsafe { std::slice::from_raw_parts(memory.at(0) as *const u8, 16) };
             nix::unistd::write(&writing, page)
         });
@@ -237,7 +238,7 @@ fn a_page_shared_with_a_forked_child_does_not_move() {
     memory.write(0, 3);
     register(&uffd, &staging, Modes::MISSING);
     assert_eq!(exit_code(child(|| memory.read(0))), 3);
-    // SAFETY: both are the test's own and touched by address alone.
+    // SAFETY: both ranges belong to this test, which accesses them by address only.
     let moved = unsafe { uffd.move_(staging.at(0), memory.at(0), PAGE) };
     assert_eq!(moved, Err(UffdError::Busy));
     assert_eq!(memory.read(0), 3);
@@ -255,7 +256,7 @@ fn receive_fd(socket: RawFd) -> OwnedFd {
     let received = recvmsg::<()>(socket, &mut bytes, Some(&mut room), MsgFlags::MSG_CMSG_CLOEXEC).unwrap();
     for message in received.cmsgs().unwrap() {
         if let ControlMessageOwned::ScmRights(fds) = message {
-            // SAFETY: the kernel has just made this descriptor.
+            // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
             return unsafe { OwnedFd::from_raw_fd(fds[0]) };
         }
     }
@@ -269,8 +270,8 @@ fn another_process_is_paged_through_the_descriptor_that_it_handed_over() {
         socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC).unwrap();
     let paged = child(|| {
         let Ok(uffd) = Uffd::create_user_only() else { return FAILED };
-        // The userfaultfd is made blocking, which the receiver has to handle.
-        // SAFETY: flags by value, on an own descriptor.
+        // The userfaultfd is made blocking, so that the receiver has to set it non-blocking again.
+        // SAFETY: only integers are passed, and this process owns the descriptor.
         let set = unsafe { libc::fcntl(uffd.fd.as_raw_fd(), libc::F_SETFL, libc::O_RDONLY) };
         if set != 0 || send_fd(theirs.as_raw_fd(), uffd.fd.as_raw_fd()).is_err() {
             return FAILED;

@@ -1,4 +1,5 @@
-//! Reuse of CMem addresses, but never of one that an old request could still reach; removal of compute nodes.
+//! Tests of CMem addresses, which are reused, but never while an old request could still reach them; and of the removal
+//! of compute nodes.
 
 use cxloe_fabric::api::ErrorCode;
 use cxloe_fabric::model::CMEM_LIMIT;
@@ -42,8 +43,8 @@ fn addresses_are_reused_after_confirmation_of_nodes_and_agent() {
     let first = bases(&fabric, "first");
     fabric.destroy("first").unwrap();
     refused(&mut fabric);
-    // The agent was told that the region has ended, and its requests have ended, but the memory node still
-    // maps the region.
+    // The agent has received the event of the region's destruction, and its requests have ended, but the memory node
+    // still maps the region.
     fabric.sync_cn(1).unwrap();
     quiet(&mut fabric);
     fabric.sync_cn(1).unwrap();
@@ -111,7 +112,7 @@ struct Request {
     region: Name,
     base: u64,
     bytes: u64,
-    /// Time after which no network delivers the request any more, in milliseconds, once its agent has ended.
+    /// Time after which no network delivers the request any more, in milliseconds; `None` while its agent runs.
     until_ms: Option<u64>,
 }
 
@@ -265,7 +266,7 @@ fn invented_ids_replace_each_other_only() {
         instance_id: 1,
         seen: Watermark::default(),
     };
-    // The store is left out, for speed: there are many commands.
+    // These commands bypass the store for speed, because there are many.
     let (manager, now_ms) = (&mut fabric.manager, fabric.now_ms);
     for number in 0..COMPUTE_NODES_MAX as u32 - 2 {
         manager.apply(Command::RegisterComputeNode(register(number)), now_ms).unwrap();

@@ -130,7 +130,7 @@ fn before_the_release_the_owner_keeps_it() {
     fabric.now_ms += TIMEOUT_MS;
     fabric.apply(Command::Tick).unwrap();
     fabric.settle();
-    // The owner's agent, which is away, may have changes that it has not written back.
+    // The owner's agent is unreachable, and may have changes that it has not written back.
     refused(fabric.order(Some(2), false), "--force");
     fabric.order(Some(2), true).unwrap();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Creating), cn(2)));
@@ -179,7 +179,7 @@ fn refused_by_a_memory_node() -> Fabric {
 
 #[test]
 fn a_memory_node_that_refuses_leaves_a_lost_part() {
-    // Case 1: its content is given up.
+    // Case 1: a reset of the region gives up its content.
     let mut fabric = refused_by_a_memory_node();
     refused(fabric.order(Some(1), false), "gmm reset-region");
     fabric.apply(Command::ResetRegion(name("r"))).unwrap();
@@ -206,7 +206,7 @@ fn a_memory_node_that_refuses_leaves_a_lost_part() {
     (0..2).for_each(|_| fabric.settle());
     assert_eq!((fabric.state_of("r"), fabric.free(), fabric.served()), (None, 12, vec![]));
 
-    // Case 4: it is destroyed before the memory node refuses.
+    // Case 4: the region is destroyed before the memory node refuses the hand-over.
     let mut fabric = Fabric::with_region();
     fabric.order(Some(2), false).unwrap();
     (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
@@ -215,7 +215,7 @@ fn a_memory_node_that_refuses_leaves_a_lost_part() {
     (0..2).for_each(|_| fabric.settle());
     assert_eq!((fabric.state_of("r"), fabric.free(), fabric.served()), (None, 12, vec![]));
 
-    // Case 5: the memory node starts again, with its content, and then gives it to the new owner.
+    // Case 5: the memory node restarts with its content, and then maps it for the new owner.
     let mut fabric = refused_by_a_memory_node();
     let registration = fabric.nodes[0].registration;
     let key = liveness::NodeKey::Memory(name("mn0"));
@@ -238,7 +238,7 @@ fn what_cannot_move_says_why() {
     assert!(matches!(fabric.order(Some(2), false), Err(ManagerError::OverQuota { .. })));
     fabric.apply(Command::SetQuota(cn(2).into(), None)).unwrap();
 
-    // During the move, the new owner gets a quota that is too small: the region stays with its owner.
+    // During the move, the new owner gets a quota that is too small: the region stays with its present owner.
     fabric.order(Some(2), false).unwrap();
     fabric.apply(Command::SetQuota(cn(2).into(), Some(7 * EXTENT))).unwrap();
     fabric.follow();
@@ -267,7 +267,8 @@ fn what_cannot_move_says_why() {
     let order = MoveRegion { to: Some(cn(2).into()), force: false, wait_ms: 0 };
     refused(fabric.apply(Command::MoveRegion(region, order)).map(drop), "set aside for logical device 0");
 
-    // A memory node that is given away whole belongs to one compute node.
+    // A memory node that is allocated as a whole belongs to one compute node, so a region on it can move only if it is
+    // the only one there.
     let mut fabric = Fabric::new(&[6]);
     fabric.nodes[0].kind = DeviceKind::Sld;
     fabric.register(0).unwrap();
@@ -282,7 +283,7 @@ fn what_cannot_move_says_why() {
     assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![cn(2)]));
 }
 
-/// A copy is being made when the owner releases the region: the owner changes only once the memory node has
+/// A copy is still being mapped when the owner releases the region: the owner changes only after the memory node has
 /// answered.
 #[test]
 fn a_mirrored_region_moves_with_both_copies() {
@@ -304,7 +305,8 @@ fn a_mirrored_region_moves_with_both_copies() {
     assert_eq!(fabric.served(), [cn(2)]);
 }
 
-/// A copy to be unmapped is on an unreachable memory node: the region moves once that node is forgotten.
+/// A copy that is to be unmapped is on an unreachable memory node: the region moves after that node's record is
+/// removed.
 #[test]
 fn a_move_does_not_wait_for_a_forgotten_memory_node() {
     let mut fabric = Fabric::new(&[4, 4]);

@@ -1,5 +1,5 @@
-//! Keys of nodes: the first registration sets a node's key, both ends of a mapping receive the key of the
-//! other end, and another node cannot register in the name of the first.
+//! Keys of nodes: the first registration sets a node's key, both ends of a mapping receive the key of the other end,
+//! and no node can register under the name of another.
 
 use super::*;
 use cxloe_fabric::api::ErrorCode;

@@ -1,4 +1,4 @@
-//! Labels of regions: given with the region and later, bounded, and no content.
+//! Labels of regions: set at the creation or later, limited in number, and not part of the content.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn a_region_is_found_by_its_labels_until_they_are_removed() {
 
     fabric.label(labels(&[("team", "a")]), &["use"]).unwrap();
     assert_eq!((fabric.found(&by_label("use")), fabric.found(&by_label("team=a"))), (0, 1));
-    // Who gave which labels is in the event log.
+    // The event log contains the labels that were set.
     let last = fabric.manager.reason_after(&name("r"), 0).unwrap();
     assert!(last.contains("team=a"), "{last}");
     let none = LabelRegion::default();

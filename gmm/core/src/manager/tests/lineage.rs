@@ -44,7 +44,7 @@ fn a_store_that_was_put_back_is_refused_at_every_further_start_until_it_is_adopt
         .unwrap();
     node.seen = manager.watermark();
     assert_eq!(node.seen.run, 22);
-    // A node follows each manager that starts with the current store, not with an older copy.
+    // A node accepts each manager that starts with the current store, but none with an older copy.
     for run in 30..33 {
         let mut manager = start(&mut store, run);
         apply(&mut manager, &mut store, Command::RegisterMemoryNode(node.register())).unwrap();
@@ -282,7 +282,7 @@ fn an_empty_store_is_not_begun_with_while_nodes_of_another_fabric_ask() {
         fabric.settle();
         fabric.destroy("r").unwrap();
         fabric.settle();
-        // A node that has followed another fabric registers and is refused.
+        // A node that has accepted a manager of another fabric registers and is refused.
         let mut stranger = Node::new(9, 8);
         stranger.seen = Watermark { term: 4, revision: 99, run: 12345 };
         let error = fabric.apply(Command::RegisterMemoryNode(stranger.register())).unwrap_err();

@@ -166,7 +166,8 @@ fn operations_left_by_an_earlier_manager_end() {
     fabric.create("r", 2, cn(1)).unwrap();
     fabric.settle();
     fabric.unbind("mn0", 0, UnbindOption::Surprise, Some(0)).unwrap();
-    // The store has an operation of an earlier version, whose unbinding lasted until memory was zeroed.
+    // The store contains an operation of an earlier version of the manager, in which an unbinding lasted until the
+    // memory was zeroed.
     let unbinding =
         Some(cxloe_fabric::model::Unbinding { option: UnbindOption::Surprise, total: 2 * EXTENT });
     let binding =

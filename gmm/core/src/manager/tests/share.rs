@@ -122,7 +122,7 @@ fn readers_have_the_region_once_every_memory_node_serves_them() {
     assert_eq!(served, bases);
     refused(fabric.share(1, false), "its owner");
 
-    // A region with readers cannot move, because their addresses lead to its present place.
+    // A region with readers cannot move, because memory nodes serve the readers from the owner's mapping.
     let order = MoveRegion { to: Some(cn(3).into()), force: false, wait_ms: 0 };
     refused(fabric.apply(Command::MoveRegion(name("r"), order)).map(drop), "share-region");
     let destroy = |force| Command::DestroyRegion { name: name("r"), force, created_ms: None };

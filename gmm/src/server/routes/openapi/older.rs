@@ -27,10 +27,9 @@ const OF_NUMBERS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclus
 
 /// Converts a document of OpenAPI 3.1 to 3.0.
 ///
-/// The result contains less, where 3.0 or the generators that take it cannot express something: certificates
-/// do not identify callers; failures are described by the classes 4XX and 5XX, so that each operation has one
-/// type of failure; where successes differ in their bodies, no body is described; and a choice of texts is
-/// any text.
+/// The result lacks what 3.0, or the generators that read 3.0, cannot express: certificates do not identify callers;
+/// failures are described by the classes 4XX and 5XX, so that each operation has one type of failure; if successful
+/// responses differ in their bodies, no body is described; and a choice of texts is any text.
 pub fn downgrade(document: &Value) -> Value {
     let mut document = document.clone();
     document["openapi"] = VERSION.into();
@@ -79,7 +78,7 @@ fn unite_failures(responses: &mut Map<String, Value>) {
     responses.insert("5XX".to_owned(), failure);
 }
 
-/// Removes the contents of successes if they differ.
+/// Removes the bodies of the successful responses if these bodies differ.
 fn unite_successes(responses: &mut Map<String, Value>) {
     let mut successes: Vec<&mut Value> =
         responses.iter_mut().filter(|(status, _)| status.starts_with('2')).map(|(_, value)| value).collect();
@@ -119,8 +118,8 @@ fn convert(schema: &mut Map<String, Value>) {
     }
     limit(schema, "minimum", "exclusiveMinimum");
     limit(schema, "maximum", "exclusiveMaximum");
-    // Generators read limits as signed 64-bit numbers, so a larger one is left out; the format tells the
-    // range.
+    // Generators read limits as signed 64-bit numbers, so a larger limit is left out; the field `format` still gives
+    // the range.
     if schema.get("maximum").is_some_and(|maximum| maximum.is_u64() && !maximum.is_i64()) {
         schema.remove("maximum");
     }
@@ -159,7 +158,7 @@ fn separate_null(schema: &mut Map<String, Value>) {
     for choice in ["anyOf", "oneOf"] {
         let Some(Value::Array(choices)) = schema.get_mut(choice) else { continue };
         let before = choices.len();
-        // The schema of null, which this function has already rewritten in the inner schemas.
+        // This is the schema of null in the form into which this function has already rewritten inner schemas.
         choices.retain(|choice| *choice != json!({"enum": [null], "nullable": true}));
         nullable |= choices.len() < before;
         if let [_] = choices.as_slice()

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 /// Fields of a variant of a tagged union that [`variant_of`] can merge with those of the union.
 const MERGED: [&str; 5] = ["description", "type", "properties", "required", "$ref"];
 
-/// Rewrites all schemas of `document`. The rewritten schemas allow the same values.
+/// Rewrites all schemas of `document`. The rewritten schemas allow the same values, except null in a query.
 pub fn simplify(document: &mut Value) {
     each_schema(document, &mut |schema| {
         if *schema == Value::Bool(true) {
@@ -23,7 +23,7 @@ pub fn simplify(document: &mut Value) {
     }
 }
 
-/// Calls `change` on each schema of `document`, those inside of others first.
+/// Calls `change` on each schema of `document`; inner schemas come before the schemas that contain them.
 pub fn each_schema(document: &mut Value, change: &mut dyn FnMut(&mut Value)) {
     match document {
         Value::Array(items) => items.iter_mut().for_each(|item| each_schema(item, change)),
@@ -113,8 +113,8 @@ fn forbid_null(schema: &mut Value) {
     }
 }
 
-/// Merges a named schema that narrows another one, such as a text with a narrower pattern, with the fields of
-/// the other: generators accept a reference only alone.
+/// Merges a named schema that refers to a wider schema and narrows it, such as a text with a narrower pattern, with the
+/// fields of the wider schema: generators accept no other fields beside a reference.
 fn unite_narrowed(schemas: &mut Map<String, Value>) {
     let others = schemas.clone();
     for schema in schemas.values_mut().filter_map(Value::as_object_mut) {
@@ -197,7 +197,7 @@ fn variant_of(schemas: &Map<String, Value>, union: &Value, variant: &Value) -> O
     }))
 }
 
-/// `some_words` as `SomeWords`.
+/// Converts `some_words` to `SomeWords`.
 fn pascal(words: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();

@@ -5,7 +5,7 @@ use super::*;
 const ADAPTIVE: WaitStyle = WaitStyle::Adaptive { spin: WaitStyle::SPIN_DEFAULT };
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
-/// A time after every deadline of housekeeping or of a spin, unless a test sets the deadline.
+/// Time at which the tests' rounds end: every spin is over, and housekeeping is due unless the test postpones it.
 const NOW: Time = Time(1_000_000_000);
 
 /// Result of a round that found nothing to do.
@@ -25,8 +25,8 @@ fn pending(after: Duration) -> Pending {
     Pending { deadline: NOW + after, computing: false, unsent: false }
 }
 
-/// The number `n` of the idle round after which the thread reads the clock. Columns: style, contended CPU,
-/// client on this CPU, result of the round, `n`.
+/// Tests after how many idle rounds (`n`) the thread reads the clock. Columns: style, contended CPU, client on this
+/// CPU, result of each round, `n`.
 #[test]
 fn spins_until_it_looks_around() {
     use WaitStyle::{Busy, Sleep};
@@ -56,8 +56,8 @@ fn spins_until_it_looks_around() {
     }
 }
 
-/// Whether the thread yields, and whether it sleeps instead of spinning. Columns: style, contended CPU,
-/// yielded before, client on this CPU, result of the round, expected decisions.
+/// Tests whether the thread yields, and whether it gives way (sleeps instead of spinning). Columns: style, contended
+/// CPU, yielded before, client on this CPU, result of the round, expected decisions.
 #[test]
 fn yields_to_those_it_serves() {
     use WaitStyle::{Busy, Sleep};
@@ -85,7 +85,8 @@ fn yields_to_those_it_serves() {
         (ADAPTIVE, false, false, false, maps_work, (false, false)),
         (ADAPTIVE, true, false, false, maps_work, (true, false)),
         (ADAPTIVE, true, true, false, maps_work, (true, false)),
-        // The thread has yielded, others ran, and nothing came: the thread leaves them the CPU.
+        // The thread has yielded, other threads ran, and nothing arrived, so the thread sleeps and leaves the CPU to
+        // them.
         (ADAPTIVE, true, true, false, MAPS, (false, true)),
         (Busy, true, true, false, MAPS, (false, true)),
         (ADAPTIVE, true, true, false, MAPS_WAITS, (true, false)),
@@ -106,8 +107,8 @@ fn a_slow_yield_marks_the_cpu_as_contended_for_a_while() {
     let rows = [
         (NOW, 2 * US, false),
         (NOW, 3 * US, true),
-        // The kernel returned at once although other threads need the CPU, so the CPU still counts as
-        // contended.
+        // A short yield follows soon after a long one: the kernel may return at once although other threads need the
+        // CPU, so the CPU still counts as contended.
         (NOW + MS, US, true),
         (NOW + MS, 2 * US, true),
         (NOW + MS + 2 * US, US, false),
@@ -118,8 +119,8 @@ fn a_slow_yield_marks_the_cpu_as_contended_for_a_while() {
     }
 }
 
-/// The decision after the spin. Columns: style, gives way, result of the round, time until the deadline,
-/// computing, unsent, expected decision.
+/// Tests the decision after the spin. Columns: style, whether the thread gives way, result of the round, time until the
+/// deadline, whether a handshake is being computed, whether frames are unsent, expected decision.
 #[test]
 fn sleeps_no_longer_than_something_is_due() {
     use WaitStyle::{Busy, Sleep};

@@ -5,10 +5,10 @@
 //!           |  [retry buffer: at most SLOTS entries    ]|
 //! ```
 //!
-//! A request enters the retry buffer at `next` (R1). It is removed at `oldest` once its answer and the
-//! answers to all earlier requests have come (R2). A request is sent at once, unless the caller has announced
-//! more requests: then it is sent in a frame of many (`pack`), and the requests from `unsent` on wait for
-//! that. Retransmission is in `recovery`.
+//! A request enters the retry buffer at `next` (R1). It is removed at `oldest` after its answer and the answers to all
+//! earlier requests have come (R2). A request is sent at once, unless the caller has announced more requests: then the
+//! requests from `unsent` on wait, and are sent together in a frame of many requests (`pack`). Retransmission is in
+//! `recovery`.
 
 mod pack;
 mod recovery;
@@ -79,7 +79,8 @@ impl RequestStream {
         &mut self.entries[seq as usize % SLOTS]
     }
 
-    /// Number of the oldest unanswered request. Received 16-bit numbers are completed from it (R11).
+    /// Number of the oldest unanswered request. The 16-bit number of a received frame is completed to the 64-bit number
+    /// nearest to this one (R11).
     #[inline]
     pub fn oldest(&self) -> u64 {
         self.oldest
@@ -117,9 +118,9 @@ impl RequestStream {
         if op.is_read() { &mut self.reads } else { &mut self.writes }
     }
 
-    /// Sends a request under the next number and keeps it (R1), or keeps it to be sent with others. The
-    /// caller has checked [`has_room`](Self::has_room). Returns `false` if the transmit ring is full: the
-    /// request is not kept then, but requests that waited may have been sent.
+    /// Sends a request under the next number and keeps it for retransmission (R1), or only keeps it, to be sent
+    /// together with later requests. The caller has checked [`has_room`](Self::has_room). Returns `false` if the
+    /// transmit ring is full: this request is not kept then, but requests that waited may have been sent.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "the parts of one request, all from one caller")]
     pub fn send(
@@ -200,7 +201,7 @@ impl RequestStream {
         self.progressed(sends, sent, now, shared, out);
     }
 
-    /// Applies the genuine answers of one frame, to requests from `seq` on.
+    /// Applies the answers of one genuine frame to the requests from number `seq` on.
     #[inline]
     pub fn answered_all<'a>(
         &mut self,
@@ -222,7 +223,7 @@ impl RequestStream {
             if in_order && number == self.oldest && entry.early.is_none() && entry.op.fits(answer) {
                 self.complete(answer, shared, out);
             } else {
-                // A request that already has an early answer is completed with that one.
+                // A request that already has an early answer is completed with that early answer.
                 self.complete_all_early(shared, out);
                 self.answered(number, answer, now, shared, out);
             }
@@ -270,7 +271,7 @@ impl RequestStream {
         if early.is_none() {
             // No free buffer: the answer counts as lost, so that the request is sent again (R10).
             shared.counters.dropped_full += 1;
-            // Marks this request as one whose answer was overtaken too, so that it is sent again.
+            // The mark lies behind this request, so that this request is sent again as well as those before it.
             self.skipped(seq + 1, Time::ZERO, shared);
             return;
         }
@@ -345,9 +346,9 @@ impl RequestStream {
         }
     }
 
-    /// Moves all unanswered requests to a new session: they keep their order, get numbers from the first on,
-    /// and are due at once. Requests that do not `fit` the new session fail. Early answers are dropped and
-    /// their requests repeated; that has no side effect, as only this CN uses the memory.
+    /// Moves all unanswered requests to a new session: they keep their order, are renumbered from [`FIRST`], and are
+    /// due at once. Requests that do not `fit` the new session fail. Early answers are dropped and their requests
+    /// repeated; a repetition has no side effect, because only this CN uses the memory.
     pub fn restart(
         &mut self,
         now: Time,

@@ -177,7 +177,7 @@ impl RequestStream {
         }
     }
 
-    /// Resets the summary when all requests move to another session, in which none waits.
+    /// Resets the summary: no request waits any more, because all requests have failed or move to another session.
     pub(super) fn waits_no_more(&mut self) {
         self.unsent = self.next;
         self.waiting = Waiting::default();

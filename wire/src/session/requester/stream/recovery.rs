@@ -81,9 +81,9 @@ impl Recovery {
         self.silent_at = later_by(now, rtt.probe_ns());
     }
 
-    /// Whether the round trip of a request sent once, at `sent`, counts for the estimate. A request sent
-    /// before the last probe waited through the silence that the probe ended, so its round trip would make
-    /// the next silence longer. If such round trips continue, the path itself is slow, and they count.
+    /// Whether the round trip of a request that was sent only once, at `sent`, counts for the estimate. A request sent
+    /// before the last probe waited through the silence that the probe ended, so its round trip would make the next
+    /// silence longer. If such round trips continue, the path itself is slow, and they count.
     #[inline]
     pub fn counts(&mut self, sent: Time) -> bool {
         let counts = sent >= self.probed_at || self.uncounted >= UNCOUNTED_MAX;
@@ -150,8 +150,9 @@ impl RequestStream {
         recovery.sack_mark = recovery.sack_mark.max(seq);
     }
 
-    /// Records that a request at or above `mark` was answered before an earlier one. It was sent once, at
-    /// `sent` (R6).
+    /// Records that a later answer has overtaken the answers to the unanswered requests below `mark` (R6). `sent` is
+    /// the time at which the request with the later answer was sent, or [`Time::ZERO`] if that request was sent more
+    /// than once.
     pub(super) fn skipped(&mut self, mark: u64, sent: Time, shared: &SessionState) {
         let oldest_sent = self.at(self.oldest).last_sent;
         let recovery = &mut self.recovery;
@@ -187,9 +188,9 @@ impl RequestStream {
         }
     }
 
-    /// Probes after some time without progress (R8). Sends the newest request again, as its answer or SACK
-    /// shows which earlier ones were lost. If the newest is known to have arrived, the oldest is missing and
-    /// is sent. If that request was sent too recently to have been answered, the probe waits.
+    /// Probes after some time without progress (R8). Sends the newest request again, because its answer or SACK shows
+    /// which earlier ones were lost. If the newest is known to have arrived, the oldest is missing and is sent instead.
+    /// If the request to send was last sent too recently to have been answered, the probe is postponed.
     #[cold]
     fn probe(&mut self, now: Time, framer: &Framer, shared: &mut SessionState, tx: &mut dyn Transmit) {
         let newest = self.next - 1;
