@@ -15,7 +15,7 @@ fn join(doors: &Doors, name: &str, token: Option<&str>) -> Outcome<Output> {
 pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
     let doors = Doors::new()?;
     let nodes = || doors.gmm(&["list", "-E", "--json"]);
-    refused(&join(&doors, "mn0", None)?, "which authority to trust")?;
+    refused(&join(&doors, "mn0", None)?, "no token was given")?;
     refused(&join(&doors, "mn0", Some("cx1.no"))?, "this is not a token")?;
 
     let foreign = doors.foreign_token()?;
