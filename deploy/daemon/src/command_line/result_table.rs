@@ -122,7 +122,7 @@ const KINDS: [ResultKind; 11] = [
         ],
     ),
     kind(
-        "region",
+        "mappings",
         &[
             ("region", "region"),
             ("size", "size"),
@@ -349,6 +349,17 @@ mod tests {
             "{shown:?}"
         );
         assert!(row.contains("4.00 MiB") && row.contains("4711") && row.contains(" 12 "), "{shown:?}");
+    }
+
+    #[test]
+    fn what_an_order_for_a_region_has_done_is_shown() {
+        let moved = json!({"region": "vm", "outcome": "moved", "target": "cn1", "stopped_ms": 45.2, "reason": null});
+        let shown = table(moved).unwrap().to_string();
+        assert!(["outcome", "moved", "stopped", "cn1"].iter().all(|word| shown.contains(word)), "{shown}");
+        assert!(!shown.contains("reason"), "{shown}");
+        let sealed = json!({"region": "set", "owner": "02:00:00:00:01:00", "result": "sealed", "readers": ["cn1"]});
+        let shown = table(sealed).unwrap().to_string();
+        assert!(shown.contains("sealed") && shown.contains("cn1"), "{shown}");
     }
 
     #[test]
