@@ -153,6 +153,12 @@ impl Store for Region {
         Ok(Some(()))
     }
 
+    fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
+        let lines = indices.iter().zip(lines.as_chunks::<LINE>().0);
+        let lines: Vec<_> = lines.map(|(index, line)| (self.hpa + (index * LINE) as u64, *line)).collect();
+        Ok(self.port.write_batch(&lines)?)
+    }
+
     fn bulk_read(&mut self, out: &mut [u8]) -> Result<(), PeerError> {
         Ok(self.port.read_bytes(self.hpa, out)?)
     }

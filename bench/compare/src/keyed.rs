@@ -91,10 +91,14 @@ impl<K: KeyValue> Keyed<K> {
         Ok(())
     }
 
-    fn set_many(&mut self, kind: char, all: &[u8], bytes: usize, depth: usize) -> Result<(), PeerError> {
-        let mut answered = 0;
+    fn set_many<'a>(
+        &mut self,
+        values: impl ExactSizeIterator<Item = (String, &'a [u8])>,
+        depth: usize,
+    ) -> Result<(), PeerError> {
+        let (count, mut answered) = (values.len(), 0);
         self.request.clear();
-        for (index, value) in all.chunks_exact(bytes).enumerate() {
+        for (index, (key, value)) in values.enumerate() {
             if index - answered == depth {
                 self.stream.send(&self.request).map_err(Self::failed)?;
                 self.request.clear();
@@ -103,15 +107,20 @@ impl<K: KeyValue> Keyed<K> {
                     answered += 1;
                 }
             }
-            self.words.set(&format!("{kind}{index}"), value, &mut self.request);
+            self.words.set(&key, value, &mut self.request);
         }
         self.stream.send(&self.request).map_err(Self::failed)?;
-        while answered < all.len() / bytes {
+        while answered < count {
             self.stored()?;
             answered += 1;
         }
         Ok(())
     }
+}
+
+/// Pieces of the memory of `bytes` bytes each, with their keys.
+fn pieces(kind: char, all: &[u8], bytes: usize) -> impl ExactSizeIterator<Item = (String, &[u8])> {
+    all.chunks_exact(bytes).enumerate().map(move |(index, value)| (format!("{kind}{index}"), value))
 }
 
 fn kind(unit: AccessUnit) -> char {
@@ -142,17 +151,22 @@ impl<K: KeyValue> Store for Keyed<K> {
         self.get_many(&keys, out, self.depth).map(Some)
     }
 
+    fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
+        let values = indices.iter().zip(lines.chunks_exact(LINE));
+        self.set_many(values.map(|(index, line)| (format!("l{index}"), line)), self.depth)
+    }
+
     fn bulk_read(&mut self, out: &mut [u8]) -> Result<(), PeerError> {
         let keys: Vec<String> = (0..out.len() / BLOCK).map(|index| format!("b{index}")).collect();
         self.get_many(&keys, out, BLOCKS_AHEAD)
     }
 
     fn bulk_write(&mut self, all: &[u8]) -> Result<(), PeerError> {
-        self.set_many('b', all, BLOCK, BLOCKS_AHEAD)
+        self.set_many(pieces('b', all, BLOCK), BLOCKS_AHEAD)
     }
 
     fn fill(&mut self, all: &[u8]) -> Result<(), PeerError> {
-        self.set_many('p', all, AccessUnit::Page.bytes(), self.depth)?;
-        self.set_many('l', all, LINE, self.depth)
+        self.set_many(pieces('p', all, AccessUnit::Page.bytes()), self.depth)?;
+        self.set_many(pieces('l', all, LINE), self.depth)
     }
 }

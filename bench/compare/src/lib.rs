@@ -8,8 +8,9 @@
 //! ([`run()`]), so that disturbances of the machine affect all peers alike.
 //!
 //! Peers that keep bytes (this system, sockets, Redis, memcached, a mapped block device) implement [`store::Store`];
-//! [`store::drive`] makes the same accesses to each and checks every byte. Other peers (UCX, libfabric, perftest) come
-//! with their own measuring tools: the output of the tool is parsed, and figures that it does not print stay empty.
+//! [`store::drive`] makes the same accesses to each, on request those of a recorded [`trace`] too, and checks every
+//! byte. Other peers (UCX, libfabric, perftest) come with their own measuring tools: the output of the tool is parsed,
+//! and figures that it does not print stay empty.
 
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -36,6 +37,7 @@ pub mod stage;
 pub mod store;
 mod stream;
 pub mod tcp;
+pub mod trace;
 pub mod ucx;
 pub mod udp;
 

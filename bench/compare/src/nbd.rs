@@ -119,6 +119,16 @@ impl Store for Mapped {
         Ok(None)
     }
 
+    fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
+        for (index, line) in indices.iter().zip(lines.chunks_exact(LINE)) {
+            self.map[index * LINE..(index + 1) * LINE].copy_from_slice(line);
+        }
+        let Some((first, last)) = indices.iter().min().zip(indices.iter().max()) else { return Ok(()) };
+        // Pages between them that are clean cost nothing.
+        let (at, bytes) = (first * LINE, (last + 1 - first) * LINE);
+        self.map.flush_range(at, bytes).map_err(PeerError::io("msync of the mapping"))
+    }
+
     fn bulk_read(&mut self, out: &mut [u8]) -> Result<(), PeerError> {
         self.drop_pages(0, out.len())?;
         self.advise(Advice::Sequential)?;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::trace::AccessTrace;
+
 /// Bytes of a line, as in CXL and in a processor's cache.
 pub const LINE: usize = 64;
 /// Bytes of a page, the unit of page faults.
@@ -24,17 +26,20 @@ pub enum Pattern {
     BulkRead,
     /// Write of the whole memory in order, until the last byte is acknowledged.
     BulkWrite,
+    /// Accesses of a recorded trace in their order, one at a time, each in whole lines.
+    Trace,
 }
 
 impl Pattern {
-    /// All patterns, in the order of reports.
-    pub const ALL: [Pattern; 6] = [
+    /// All patterns, in the order of reports. A trace is measured only if a file has one.
+    pub const ALL: [Pattern; 7] = [
         Pattern::Read64,
         Pattern::Write64,
         Pattern::Read4k,
         Pattern::Stream64,
         Pattern::BulkRead,
         Pattern::BulkWrite,
+        Pattern::Trace,
     ];
 
     /// Name in reports and CSV, in snake case.
@@ -46,19 +51,20 @@ impl Pattern {
             Pattern::Stream64 => "stream64",
             Pattern::BulkRead => "bulk_read",
             Pattern::BulkWrite => "bulk_write",
+            Pattern::Trace => "trace",
         }
     }
 
     /// True if each operation is timed; the results of other patterns are rates.
     #[cfg(test)]
     pub(crate) fn is_time(self) -> bool {
-        matches!(self, Pattern::Read64 | Pattern::Write64 | Pattern::Read4k)
+        matches!(self, Pattern::Read64 | Pattern::Write64 | Pattern::Read4k | Pattern::Trace)
     }
 
-    /// Bytes that one operation transfers.
+    /// Bytes that one operation transfers; of a trace, at least.
     pub fn bytes(self) -> usize {
         match self {
-            Pattern::Read64 | Pattern::Write64 | Pattern::Stream64 => LINE,
+            Pattern::Read64 | Pattern::Write64 | Pattern::Stream64 | Pattern::Trace => LINE,
             Pattern::Read4k => PAGE,
             Pattern::BulkRead | Pattern::BulkWrite => BLOCK,
         }
@@ -66,7 +72,7 @@ impl Pattern {
 }
 
 /// Parameters of a trial, the same for all peers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Plan {
     /// Size of the memory in bytes, a multiple of [`BLOCK`].
     pub bytes: usize,
@@ -74,8 +80,10 @@ pub struct Plan {
     pub operations: u64,
     /// Approximate duration of a pattern; the pattern ends earlier if it completes `operations` operations.
     pub each: Duration,
-    /// Number of requests in flight in a stream.
+    /// Number of requests in flight in a stream, and in an access of a trace that needs several.
     pub depth: usize,
+    /// Trace to be replayed, all of it in each trial.
+    pub trace: Option<AccessTrace>,
 }
 
 /// Minimum number of operations of a pattern, whatever time they take.

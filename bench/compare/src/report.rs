@@ -43,10 +43,12 @@ impl Comparison {
     pub fn tables(&self) -> String {
         let mut parts = vec![self.report.headline()];
         if !self.figures.is_empty() {
-            let mut figures = new_table(["peer"].into_iter().chain(Pattern::ALL.map(Pattern::name)));
+            let patterns = self.patterns();
+            let names = patterns.iter().map(|pattern| pattern.name());
+            let mut figures = new_table(["peer"].into_iter().chain(names));
             for (peer, _) in &self.peers {
                 let mut row = vec![(*peer).to_owned()];
-                row.extend(Pattern::ALL.map(|pattern| self.cell(peer, pattern)));
+                row.extend(patterns.iter().map(|pattern| self.cell(peer, *pattern)));
                 figures.add_row(row);
             }
             parts.push(figures.to_string());
@@ -69,6 +71,12 @@ impl Comparison {
             parts.push(absent);
         }
         parts.join("\n")
+    }
+
+    /// Patterns that have a column: a trace has one only if it was replayed.
+    fn patterns(&self) -> Vec<Pattern> {
+        let is_replayed = self.figures.iter().any(|figure| figure.pattern == Pattern::Trace.name());
+        Pattern::ALL.into_iter().filter(|pattern| is_replayed || *pattern != Pattern::Trace).collect()
     }
 
     fn baseline_text(&self) -> String {
@@ -129,9 +137,11 @@ impl Comparison {
 
     /// HTML page: the comparison, and below it histograms and bars as on any measurement's page.
     pub fn html(&self) -> Result<String, ReportError> {
-        let head: Vec<&str> = ["peer"].into_iter().chain(Pattern::ALL.map(Pattern::name)).collect();
+        let patterns = self.patterns();
+        let names = patterns.iter().map(|pattern| pattern.name());
+        let head: Vec<&str> = ["peer"].into_iter().chain(names).collect();
         let cells = |peer: &str| {
-            let figures = Pattern::ALL.map(|pattern| self.cell(peer, pattern));
+            let figures = patterns.iter().map(|pattern| self.cell(peer, *pattern));
             row([peer.to_owned()].into_iter().chain(figures))
         };
         let absent =
@@ -245,6 +255,18 @@ mod tests {
         assert_eq!(value["comparison"]["figures"][1]["mean_ns"], 2500.0);
         assert!(value["comparison"]["figures"][1].get("p50_ns").is_none());
         assert_eq!(value["comparison"]["peers"][0]["verified"], "v");
+    }
+
+    #[test]
+    fn a_trace_has_a_column_if_it_was_replayed() {
+        let mut comparison = comparison();
+        assert_eq!(comparison.patterns(), Pattern::ALL[..6]);
+        let replayed = Figure { pattern: "trace", ..comparison.figures[0].clone() };
+        comparison.figures.push(replayed);
+        assert_eq!(comparison.patterns(), Pattern::ALL);
+        let page = comparison.html().unwrap();
+        assert!(page.contains("<th>trace</th>"), "{page}");
+        assert_eq!(comparison.csv().lines().nth(3), Some("cxloe-packet,trace,1000,2000,1000,,,1.0000,10,1"));
     }
 
     #[test]

@@ -221,9 +221,13 @@ impl Series {
     }
 }
 
+/// Duration of one access of a trace, roughly.
+const ACCESS: Duration = Duration::from_micros(20);
+
 /// Approximate duration of a comparison, to be announced to the user.
 pub fn expected(peers: usize, plan: &Plan, trials: u32) -> Duration {
-    (plan.each * 6 + Duration::from_millis(700)) * peers as u32 * trials
+    let replay = plan.trace.as_ref().map_or(Duration::ZERO, |trace| ACCESS * trace.accesses().len() as u32);
+    (plan.each * 6 + replay + Duration::from_millis(700)) * peers as u32 * trials
 }
 
 #[cfg(test)]

@@ -250,7 +250,8 @@ mod tests {
 
     #[test]
     fn iterations_fit_the_time() {
-        let plan = Plan { bytes: 1 << 20, operations: 20_000, each: Duration::from_millis(200), depth: 128 };
+        let each = Duration::from_millis(200);
+        let plan = Plan { bytes: 1 << 20, operations: 20_000, each, depth: 128, trace: None };
         assert_eq!(iterations(&plan, 20.0), 10_000);
         assert_eq!(iterations(&plan, 1.0), 20_000);
         assert_eq!(iterations(&plan, 1e6), 100);

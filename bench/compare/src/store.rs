@@ -7,10 +7,13 @@
 //!   read4k      one page at a time, compared     -> times
 //!   read64      one line at a time, compared     -> times
 //!   stream64    many lines in flight, then compared -> rate
+//!   trace       accesses of a recorded trace, if there is one, compared -> times (replay)
 //!   write64     other lines, one at a time, then read back and compared -> times
 //! ```
 //!
 //! Checking is outside the timed interval.
+
+mod replay;
 
 use std::time::Instant;
 
@@ -56,6 +59,12 @@ pub trait Store {
     /// Reads many lines with several requests in flight; returns `None` if the peer is limited to one request at a
     /// time.
     fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError>;
+
+    /// Writes many lines, none of them twice; returns when the peer has acknowledged all. A peer that can have several
+    /// requests in flight does; others write one line after the other.
+    fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
+        indices.iter().zip(lines.chunks_exact(LINE)).try_for_each(|(index, line)| self.write(*index, line))
+    }
 
     /// Reads the whole memory into `out`.
     fn bulk_read(&mut self, out: &mut [u8]) -> Result<(), PeerError>;
@@ -109,6 +118,8 @@ pub fn drive(
     found.push(trial.single_reads(Pattern::Read4k, AccessUnit::Page)?);
     found.push(trial.single_reads(Pattern::Read64, AccessUnit::Line)?);
     found.extend(trial.stream()?);
+    // Single writes change lines, so the trace is replayed before them.
+    found.extend(trial.trace()?);
     found.push(trial.single_writes()?);
     Ok(found)
 }
@@ -200,6 +211,12 @@ impl Trial<'_> {
         Ok(Some(Measured::rate(Pattern::Stream64, bytes, took)))
     }
 
+    fn trace(&mut self) -> Result<Option<Measured>, PeerError> {
+        let Some(trace) = &self.plan.trace else { return Ok(None) };
+        let content = &self.content.first;
+        replay::replay(self.store, content, trace, self.plan.each, self.interrupt).map(Some)
+    }
+
     fn single_writes(&mut self) -> Result<Measured, PeerError> {
         let lines = (self.content.second.len() / LINE) as u64;
         let mut times = Vec::with_capacity(self.plan.operations as usize);
@@ -249,6 +266,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::measured::Value;
+    use super::super::trace::AccessTrace;
     use super::*;
 
     /// Memory of this process, which on request loses the write of one line or corrupts a byte of bulk reads.
@@ -297,18 +315,30 @@ mod tests {
         }
     }
 
-    fn driven(change: impl FnOnce(&mut LocalStore)) -> Result<Vec<Measured>, PeerError> {
-        let bytes = 1 << 20;
+    /// Trace whose writes are each followed by a read of the same bytes and more: within a line, and over several.
+    fn trace() -> AccessTrace {
+        let line = |n: usize| {
+            let kind = if n.is_multiple_of(2) { 'w' } else { 'r' };
+            format!("{kind} {} {}\n", n / 2 * 5000, 1 + n * 10)
+        };
+        AccessTrace::read((0..60).map(line).collect::<String>().as_bytes()).unwrap()
+    }
+
+    fn driven(
+        bytes: usize,
+        trace: Option<AccessTrace>,
+        change: impl FnOnce(&mut LocalStore),
+    ) -> Result<Vec<Measured>, PeerError> {
         let mut store =
             LocalStore { bytes: vec![0; bytes], loses_writes: false, spoils: None, streams: true };
         change(&mut store);
-        let plan = Plan { bytes, operations: 100, each: Duration::from_millis(5), depth: 8 };
+        let plan = Plan { bytes, operations: 100, each: Duration::from_millis(5), depth: 8, trace };
         drive(&mut store, &Content::new(bytes), &plan, &Interrupt::never())
     }
 
     #[test]
     fn every_pattern_is_measured_once() {
-        let found = driven(|_| ()).unwrap();
+        let found = driven(1 << 20, Some(trace()), |_| ()).unwrap();
         let mut patterns: Vec<Pattern> = found.iter().map(|measured| measured.pattern).collect();
         patterns.sort();
         assert_eq!(patterns, Pattern::ALL);
@@ -319,15 +349,33 @@ mod tests {
                 Value::Said { .. } => panic!("nobody said anything"),
             }
         }
-        let without = driven(|store| store.streams = false).unwrap();
-        assert!(without.iter().all(|measured| measured.pattern != Pattern::Stream64));
+        let without = driven(1 << 20, None, |store| store.streams = false).unwrap();
+        let is_left_out =
+            |measured: &Measured| matches!(measured.pattern, Pattern::Stream64 | Pattern::Trace);
+        assert!(!without.iter().any(is_left_out));
+    }
+
+    #[test]
+    fn every_access_of_a_trace_is_timed_whatever_the_store_can_do() {
+        // In 64 KiB, pages of the trace share places.
+        for (bytes, streams) in [(1 << 20, true), (1 << 20, false), (1 << 16, true)] {
+            let found = driven(bytes, Some(trace()), |store| store.streams = streams).unwrap();
+            let replayed = found.into_iter().find(|measured| measured.pattern == Pattern::Trace).unwrap();
+            assert!(matches!(replayed.value, Value::Times(times) if times.len() == 60), "{bytes} {streams}");
+        }
+        assert!(trace().bytes() > 1 << 16);
     }
 
     #[test]
     fn lost_writes_and_spoilt_bytes_are_found() {
-        let lost = driven(|store| store.loses_writes = true).unwrap_err();
+        let lost = driven(1 << 20, None, |store| store.loses_writes = true).unwrap_err();
         assert!(matches!(lost, PeerError::Wrong { pattern: "write64", .. }), "{lost}");
-        let spoilt = driven(|store| store.spoils = Some(777)).unwrap_err();
+        let lost = driven(1 << 20, Some(trace()), |store| store.loses_writes = true).unwrap_err();
+        assert!(matches!(lost, PeerError::Wrong { pattern: "trace", at: 0, .. }), "{lost}");
+        let unread = AccessTrace::read("w 8192 64".as_bytes()).unwrap();
+        let lost = driven(1 << 20, Some(unread), |store| store.loses_writes = true).unwrap_err();
+        assert!(matches!(lost, PeerError::Wrong { pattern: "trace", at: 0, .. }), "{lost}");
+        let spoilt = driven(1 << 20, None, |store| store.spoils = Some(777)).unwrap_err();
         assert!(matches!(spoilt, PeerError::Wrong { pattern: "bulk_read", at: 777, .. }), "{spoilt}");
     }
 }

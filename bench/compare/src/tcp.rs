@@ -129,6 +129,26 @@ impl Client {
         Ok(())
     }
 
+    /// Writes lines with several requests in flight.
+    fn pipelined_writes(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
+        let mut requests = Vec::with_capacity(self.depth.min(indices.len()) * (HEADER + LINE));
+        let mut sent = 0;
+        for answered in 0..indices.len() {
+            if sent - answered <= self.depth / 2 {
+                requests.clear();
+                while sent < indices.len() && sent - answered < self.depth {
+                    let at = indices[sent] * LINE;
+                    requests.extend(MemoryRequest { is_write: true, number: 0, bytes: LINE, at }.encoded());
+                    requests.extend_from_slice(&lines[sent * LINE..(sent + 1) * LINE]);
+                    sent += 1;
+                }
+                self.stream.send(&requests).map_err(failed)?;
+            }
+            self.done()?;
+        }
+        Ok(())
+    }
+
     fn done(&mut self) -> Result<(), PeerError> {
         let mut answer = [0; DONE.len()];
         self.stream.receive(&mut answer).map_err(failed)?;
@@ -158,6 +178,10 @@ impl Store for Client {
     fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError> {
         let places: Vec<usize> = indices.iter().map(|index| index * LINE).collect();
         self.pipelined(&places, out, self.depth).map(Some).map_err(failed)
+    }
+
+    fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
+        self.pipelined_writes(indices, lines)
     }
 
     fn bulk_read(&mut self, out: &mut [u8]) -> Result<(), PeerError> {

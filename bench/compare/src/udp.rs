@@ -307,12 +307,18 @@ impl Store for Client {
         let mut message = [0; HEADER + LINE];
         message[..HEADER].copy_from_slice(&self.next(true, LINE, index * LINE).encoded());
         message[HEADER..].copy_from_slice(line);
+        // A write that is sent again cannot undo a later one: cable and socket keep the order of datagrams.
         self.exchange(&message, &mut [])
     }
 
     fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError> {
         let places: Vec<usize> = indices.iter().map(|index| index * LINE).collect();
         self.pipelined(&places, Data::Read(out), self.depth).map(Some)
+    }
+
+    fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
+        let places: Vec<usize> = indices.iter().map(|index| index * LINE).collect();
+        self.pipelined(&places, Data::Write(lines), self.depth)
     }
 
     fn bulk_read(&mut self, out: &mut [u8]) -> Result<(), PeerError> {

@@ -1,5 +1,7 @@
 //! `cxloe-bench compare`: other remote-memory systems beside this one, over one cable, in one run.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use cxloe_compare::peer::{is_meant, missing};
 use cxloe_compare::report::{Absent, Comparison};
 use cxloe_compare::stage::{FAR_INTERFACE, NEAR_INTERFACE};
 use cxloe_compare::store::Content;
+use cxloe_compare::trace::AccessTrace;
 use cxloe_compare::{Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
 use cxloe_lab::{Interrupt, LabPrivilege};
 use cxloe_measure::machine::{self, Machine};
@@ -30,6 +33,11 @@ Examples:
   RDMA between two cards of this machine that are cabled to each other:
     cxloe-bench compare --only cxloe,rdma --rdma mlx5_0,mlx5_1
 
+  A program's loads and stores, replayed (`cxloe-bench trace convert --help`):
+    valgrind --tool=lackey --trace-mem=yes --log-file=ls.log ls
+    cxloe-bench trace convert --from lackey ls.log ls.trace
+    cxloe-bench compare --only cxloe,tcp --trace ls.trace
+
 Each trial starts a peer's server in a network namespace, measures six patterns from another one, and ends it; trials of
 all peers take turns. Client and server are kept on the first two cores. Every byte read is compared with what was written
 wherever the peer lets us. `--list` and the report say who waits how, who copies and what is verified: read them
@@ -40,7 +48,8 @@ Exit codes: 0 done, 1 a peer failed (the others are reported), 2 wrong usage, 13
 /// Measure other remote-memory systems beside this one: sockets, Redis, UCX, RDMA, …
 ///
 /// read64, write64, read4k: single round trips, p50 and p99. stream64: 64-byte reads with many in flight. bulk_read,
-/// bulk_write: all memory in order. What is installed is measured, what is not is listed with its install command.
+/// bulk_write: all memory in order. trace: the accesses of a recorded trace, p50 and p99. What is installed is measured,
+/// what is not is listed with its install command.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -76,9 +85,17 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..))]
     operations: u64,
 
-    /// Requests in flight in stream64; beyond 200 a veth loses frames
+    /// Requests in flight in stream64, and in one access of a trace; beyond 200 a veth loses frames
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
+
+    /// Replay the trace in this file too, all of it in each trial: one access a line, `r` or `w`, byte offset, length
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    /// If the trace touches more pages than the memory has, let several of them share a place
+    #[arg(long, requires = "trace")]
+    trace_fold: bool,
 
     /// Measure this system without keys: its frames carry a checksum and are not sealed
     #[arg(long)]
@@ -122,7 +139,26 @@ impl Args {
             return Err(format!("--size {bytes}: has to be a multiple of 64 KiB").into());
         }
         let each = self.each.map_or(Duration::from_millis(each), Into::into);
-        Ok(Plan { bytes, operations: self.operations, each, depth: self.depth.into() })
+        let trace = self.read_trace(bytes as u64)?;
+        Ok(Plan { bytes, operations: self.operations, each, depth: self.depth.into(), trace })
+    }
+
+    /// Trace to be replayed in a memory of `bytes` bytes.
+    fn read_trace(&self, bytes: u64) -> Result<Option<AccessTrace>, Failure> {
+        let Some(path) = &self.trace else { return Ok(None) };
+        let failed = |why: String| -> Failure { format!("{}: {why}", path.display()).into() };
+        let file = File::open(path).map_err(|e| failed(format!("cannot be opened: {e}")))?;
+        let trace = AccessTrace::read(BufReader::new(file)).map_err(|e| failed(e.to_string()))?;
+        if trace.bytes() > bytes && !self.trace_fold {
+            let need = ByteSize(trace.bytes().next_multiple_of(BLOCK as u64));
+            return Err(failed(format!(
+                "it touches {} pages, for which {need} of memory are needed, and there are {}: give --size {need}, or \
+                 --trace-fold to let pages share places",
+                trace.pages(),
+                ByteSize(bytes)
+            )));
+        }
+        Ok(Some(trace))
     }
 
     /// Peers (systems to compare with) that remain after `--only` and `--without` are applied.
@@ -191,6 +227,11 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
     let baseline = names.iter().find(|name| name.starts_with("cxloe")).copied();
     let about = expected(present.len(), &plan, trials).as_secs().max(1);
     to_stderr!("{} peers, {trials} trials each, about {about} s: {}", present.len(), names.join(", "));
+    if let Some(trace) = &plan.trace {
+        let writes = trace.accesses().iter().filter(|access| access.is_write).count();
+        let (accesses, pages) = (trace.accesses().len(), trace.pages());
+        to_stderr!("trace: {accesses} accesses to {pages} pages, {writes} of them writes");
+    }
     let progress = bar(u64::from(trials) * present.len() as u64, ProgressUnit::Steps);
     let outcome = measure(&stage, &present, &plan, trials, baseline, &mut |name| {
         progress.set_message(name.to_owned());

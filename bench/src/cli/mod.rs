@@ -25,6 +25,7 @@ mod quickstart_place;
 mod report;
 mod scale;
 mod sim;
+mod trace;
 mod verify;
 mod work;
 
@@ -104,6 +105,8 @@ enum Command {
     Fabric(fabric::Args),
     /// Measure other remote-memory systems beside this one: sockets, Redis, UCX, RDMA, …
     Compare(compare::Args),
+    /// Convert recorded traces into those that `compare --trace` replays
+    Trace(trace::Args),
     /// Run programs with part of their memory remote, or swapped, and compare them with local memory
     Programs(Box<programs::Args>),
     /// Measure the standard report: cycles, tails under load, faults under eviction, programs
@@ -134,17 +137,10 @@ const GRACE: Duration = Duration::from_secs(10);
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let command = match cli.command {
-        // `lab` is no measurement: it has its own rights, log and signal handling.
+        // These are no measurements. `lab` has its own rights, log and signal handling; the others need none.
         Command::Lab(args) => return lab::run(args),
-        Command::Work(args) => {
-            return match work::run(&args) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    to_stderr!("cxloe-bench: {error}");
-                    ExitCode::FAILURE
-                }
-            };
-        }
+        Command::Work(args) => return ended(work::run(&args)),
+        Command::Trace(args) => return ended(trace::run(&args)),
         command => command,
     };
     let makes_lab = match &command {
@@ -219,7 +215,7 @@ pub fn run() -> ExitCode {
         Command::Programs(args) => programs::run(&args, standing, interrupt),
         Command::Report(args) => report::run(&args, standing, interrupt),
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
-        Command::Lab(_) | Command::Work(_) => Ok(()),
+        Command::Lab(_) | Command::Work(_) | Command::Trace(_) => Ok(()),
         Command::Completions { shell } => {
             completion::script(shell, Cli::command(), false).map_err(|failure| failure.message.into())
         }
@@ -240,5 +236,16 @@ pub fn run() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+    }
+}
+
+/// Prints the error of a command that has failed.
+fn ended(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            to_stderr!("cxloe-bench: {error}");
+            ExitCode::FAILURE
+        }
     }
 }

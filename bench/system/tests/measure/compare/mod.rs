@@ -2,6 +2,8 @@
 //! with little memory. The program itself checks each peer's data, and fails if a byte is wrong; the tests check that
 //! every peer has its figures, in every format. They assert no speed.
 
+mod trace;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -17,10 +19,15 @@ const TIMES: &[&str] = &["read64", "write64", "read4k"];
 const RATES: &[&str] = &["stream64", "bulk_read", "bulk_write"];
 
 pub fn tests(standing: LabPrivilege) -> Vec<Test> {
-    let mut tests = vec![Test::new("peers_side_by_side", move || peers_side_by_side(standing))];
+    let mut tests = vec![
+        Test::new("peers_side_by_side", move || peers_side_by_side(standing)),
+        Test::new("a_trace_is_replayed_and_checked", trace::replayed),
+    ];
     if standing == LabPrivilege::Root {
         tests.push(Test::new("what_is_missing_is_named", what_is_missing_is_named));
         tests.push(Test::new("a_peer_that_fails_is_told", a_failing_peer_is_reported));
+        tests.push(Test::new("a_trace_that_does_not_fit_is_refused_or_folded", trace::refused_or_folded));
+        tests.push(Test::new("traces_are_converted", trace::converted));
     }
     tests
 }
