@@ -36,8 +36,8 @@ use cxloe_fabric::model::Name;
 use cxloe_wire::frame::SHARDS_MAX;
 
 use crate::message::{
-    self, ANSWER_MAX, AgentAnswer, AgentCall, AgentRequest, AttachedRegion, Counters, NodeView, PagingView,
-    RefusalReason, Session, VERSION,
+    self, ANSWER_MAX, AgentAnswer, AgentCall, AgentCounters, AgentRequest, AttachedRegion, Counters,
+    NodeView, PagingView, RefusalReason, Session, VERSION,
 };
 use crate::ring::Operation;
 pub use port::Port;
@@ -240,11 +240,19 @@ pub fn sessions(path: &Path) -> Result<Vec<Session>, ClientError> {
     }
 }
 
-/// Counters of the agent at `path`, since its start.
+/// Counters of the agent at `path`, since its start: sums over all of its workers.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn counters(path: &Path) -> Result<Counters, ClientError> {
+    Ok(counters_by_worker(path)?.all)
+}
+
+/// Counters of the agent at `path`, since its start: their sums and, if the agent has several workers, the part of each.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn counters_by_worker(path: &Path) -> Result<AgentCounters, ClientError> {
     match ask(path, AgentCall::Counters)? {
         AgentAnswer::Counters(counters) => Ok(*counters),
         other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),

@@ -192,8 +192,8 @@ pub enum AgentAnswer {
     Node(NodeView),
     /// Sessions, in the order in which they were opened.
     Sessions(Vec<Session>),
-    /// Counters of the agent since its start.
-    Counters(Box<Counters>),
+    /// Counters of the agent since its start, and of each of its workers if it has several.
+    Counters(Box<AgentCounters>),
     /// The port is open; the memfd with its rings is attached to this answer.
     Port {
         /// Size of the memfd in bytes.
@@ -397,6 +397,19 @@ pub struct Session {
     /// State of the session's rate control; `None` without rate control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<SessionPace>,
+    /// Number of the worker that has the session; `None` if the agent has one worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<usize>,
+}
+
+impl Session {
+    /// Address of the memory node and, with several queues, the queue. Unlike the name in
+    /// [`status`](Session::status), it is without the number of the worker.
+    pub fn peer(&self) -> &str {
+        let name = self.status.peer.as_str();
+        let suffix = self.worker.map(|worker| format!(" worker {worker}"));
+        suffix.and_then(|suffix| name.strip_suffix(suffix.as_str())).unwrap_or(name)
+    }
 }
 
 /// Rate control of one session, as `cn-agent sessions` shows it.
@@ -430,6 +443,33 @@ impl From<PacerStatus> for SessionPace {
 }
 
 /// The agent's counters, as `cn-agent counters` prints them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AgentCounters {
+    /// Sums over all workers.
+    #[serde(flatten)]
+    pub all: Counters,
+    /// Counters of each worker, by number; empty if the agent has one worker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<WorkerCounters>,
+}
+
+/// Counters of one worker of an agent that has several.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct WorkerCounters {
+    /// Number of the worker, from 0.
+    pub worker: usize,
+    /// CPU on which the worker ran when it reported; `None` if the kernel does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// CPU time of the worker since its start, in nanoseconds. It grows while the worker polls, and not while it sleeps.
+    #[serde(default)]
+    pub cpu_time_ns: u64,
+    /// The worker's part of the sums.
+    #[serde(flatten)]
+    pub counters: Counters,
+}
+
+/// Counters of a worker, or sums over several.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Counters of the engine: reads, writes, cache hits.
@@ -537,6 +577,7 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read, limit: usize) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cxloe_wire::session::RequesterCounters;
     use proptest::prelude::*;
 
     #[test]
@@ -550,6 +591,58 @@ mod tests {
             panic!("another answer")
         };
         assert!(why.to_string().contains("--max-clients"));
+    }
+
+    /// Tests that the answer of an agent with one worker is the same as that of an agent which names no workers.
+    #[test]
+    fn counters_read_back_with_workers_and_without() {
+        let counters = |clients| Counters { clients, backend: "xdp".into(), ..Counters::default() };
+        let plain = serde_json::to_value(AgentCounters { all: counters(3), workers: Vec::new() }).unwrap();
+        assert_eq!(plain, serde_json::to_value(counters(3)).unwrap());
+        let worker = |worker, cpu| WorkerCounters { worker, cpu, cpu_time_ns: 7, counters: counters(worker) };
+        let two = AgentCounters { all: counters(1), workers: vec![worker(0, Some(2)), worker(1, None)] };
+        let bytes = encode(&AgentAnswer::Counters(Box::new(two)));
+        let AgentAnswer::Counters(answer) = read::<AgentAnswer>(&mut bytes.as_slice(), ANSWER_MAX).unwrap()
+        else {
+            panic!("another answer")
+        };
+        assert_eq!((answer.all.clients, answer.workers.len()), (1, 2));
+        let (first, second) = (&answer.workers[0], &answer.workers[1]);
+        assert_eq!((first.worker, first.cpu, first.cpu_time_ns), (0, Some(2), 7));
+        assert_eq!((second.worker, second.cpu, second.counters.clients), (1, None, 1));
+        let sums: Counters = serde_json::from_value(serde_json::to_value(&answer).unwrap()).unwrap();
+        assert_eq!(sums.clients, 1, "a program that knows no workers reads the sums");
+    }
+
+    #[test]
+    fn a_session_is_named_without_its_worker() {
+        let session = |peer: &str, worker| Session {
+            status: RequesterStatus {
+                peer: peer.into(),
+                state: "open".into(),
+                streams: 4,
+                multi: true,
+                window: 256,
+                max_frame: 1514,
+                path_loses: None,
+                integrity: "insecure".into(),
+                unanswered: 0,
+                buffered: 0,
+                rtt_ns: 0,
+                rtt_variation_ns: 0,
+                timeout_ns: 0,
+                counters: RequesterCounters::default(),
+            },
+            refusal: None,
+            pace: None,
+            worker,
+        };
+        let (plain, queue) = ("02:00:00:00:00:02", "02:00:00:00:00:02 queue 1");
+        assert_eq!(session(plain, None).peer(), plain);
+        assert_eq!(session(plain, Some(0)).peer(), plain);
+        let named = format!("{queue} worker 11");
+        assert_eq!(session(&named, Some(11)).peer(), queue);
+        assert_eq!(session(&named, Some(1)).peer(), named);
     }
 
     #[test]

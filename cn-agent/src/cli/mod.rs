@@ -78,7 +78,7 @@ enum Command {
     /// Show the sessions with memory nodes
     Sessions(sessions::SessionsArgs),
     /// Show the agent's counters
-    Counters(list::ShowArgs),
+    Counters(list::CountersArgs),
     /// Run a program whose heap and large mappings are remote memory
     Exec(Box<exec::ExecArgs>),
     /// Change how much of a running program's remote memory may be resident

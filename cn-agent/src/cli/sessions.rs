@@ -36,13 +36,18 @@ pub fn run(args: &SessionsArgs) -> Result<(), Failure> {
     output::write(text(&sessions).as_bytes())
 }
 
-/// Tables of state, counters, and rate control, and then the reasons of memory nodes that refuse a session.
+/// Tables of state, counters, and rate control, and then the reasons of memory nodes that refuse a session. With several
+/// workers, each table has a column for the worker.
 fn text(sessions: &[Session]) -> String {
     if sessions.is_empty() {
         return "no sessions: no attached region lies in a memory node\n".into();
     }
-    let mut state = new_table([
-        "memory node",
+    let several = sessions.iter().any(|session| session.worker.is_some());
+    let table = |columns: &[&'static str]| {
+        let first = ["memory node"].into_iter().chain(several.then_some("worker"));
+        new_table(first.chain(columns.iter().copied()))
+    };
+    let mut state = table(&[
         "state",
         "frames are",
         "streams",
@@ -54,26 +59,18 @@ fn text(sessions: &[Session]) -> String {
         "variation",
         "time-out",
     ]);
-    let mut counted = new_table([
-        "memory node",
-        "requests",
-        "sent again",
-        "SACKs",
-        "early",
-        "duplicates",
-        "time-outs",
-        "faults",
-        "dropped",
-    ]);
-    let mut pace =
-        new_table(["memory node", "phase", "rate", "target", "pauses", "duplicates", "Congestion", "waited"]);
+    let mut counted =
+        table(&["requests", "sent again", "SACKs", "early", "duplicates", "time-outs", "faults", "dropped"]);
+    let mut pace = table(&["phase", "rate", "target", "pauses", "duplicates", "Congestion", "waited"]);
     let mut remarks = String::new();
     let time = |ns: u64| if ns == 0 { "-".into() } else { format!("{:.1?}", Duration::from_nanos(ns)) };
     for session in sessions {
         let (s, c) = (&session.status, &session.status.counters);
-        let peer = || s.peer.clone();
-        state.add_row([
-            peer(),
+        let first = || {
+            let worker = session.worker.map(|worker| worker.to_string());
+            std::iter::once(session.peer().to_owned()).chain(worker)
+        };
+        let cells = [
             s.state.clone(),
             s.integrity.clone(),
             s.streams.to_string(),
@@ -84,14 +81,15 @@ fn text(sessions: &[Session]) -> String {
             time(s.rtt_ns),
             time(s.rtt_variation_ns),
             time(s.timeout_ns),
-        ]);
+        ];
+        state.add_row(first().chain(cells).collect::<Vec<_>>());
         let numbers = [c.requests, c.retransmitted, c.sacks, c.early, c.duplicates, c.timeouts, c.faults];
-        let row = [peer()].into_iter().chain(numbers.map(|n| n.to_string())).chain([drops(c)]);
+        let row = first().chain(numbers.map(|n| n.to_string())).chain([drops(c)]);
         counted.add_row(row.collect::<Vec<_>>());
         if let Some(p) = &session.pace {
             let rates = [p.rate, p.target].map(|rate| format!("{:.2} Gbit/s", rate as f64 / 1e9));
             let numbers = [p.pauses, p.duplicates, c.congestion, p.delayed].map(|n| n.to_string());
-            let row = [peer(), p.phase.to_string()].into_iter().chain(rates).chain(numbers);
+            let row = first().chain([p.phase.to_string()]).chain(rates).chain(numbers);
             pace.add_row(row.collect::<Vec<_>>());
         }
         if let Some(lost) = s.path_loses {
@@ -151,6 +149,7 @@ mod tests {
             },
             refusal: None,
             pace: None,
+            worker: None,
         }
     }
 
@@ -169,6 +168,24 @@ mod tests {
             ["open", "insecure", "4", "256", "1514 B", "7", "3", "12.3µs", "560.0ns", "2.0ms"]
         );
         assert_eq!(found[1][1..], ["1000", "12", "5", "0", "0", "0", "0", "trailer 2, full 1"]);
+        assert!(!shown.contains("worker"), "one worker is not named: {shown}");
+    }
+
+    #[test]
+    fn several_workers_have_a_column() {
+        let of = |worker, peer: &str| {
+            let session = session();
+            let status = RequesterStatus { peer: peer.into(), ..session.status };
+            Session { status, worker: Some(worker), ..session }
+        };
+        let shown = text(&[of(0, "02:00:00:00:00:02"), of(1, "02:00:00:00:00:02 worker 1")]);
+        let found = rows(&shown);
+        assert_eq!(found.len(), 4, "{shown}");
+        for (row, worker) in found.iter().zip(["0", "1", "0", "1"]) {
+            assert_eq!(row[..2], ["02:00:00:00:00:02", worker], "{shown}");
+        }
+        assert_eq!(shown.lines().filter(|line| line.starts_with("memory node  ")).count(), 2, "{shown}");
+        assert!(shown.lines().next().is_some_and(|head| head.contains("worker")), "{shown}");
     }
 
     #[test]

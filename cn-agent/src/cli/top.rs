@@ -22,7 +22,8 @@ const WIDTH: u16 = 130;
 #[derive(Debug, Args)]
 #[command(after_help = format!("\
 Rates are those of the last interval; `hit` is the share that needed no memory node. Fault times are the agent's: from
-reading that a thread has stopped to having its page in place.
+reading that a thread has stopped to having its page in place. An agent with several workers has a row for each: `awake`
+is the share of the time for which the worker ran, polling included; `in/s` and `out/s` are frames.
 
 Keys:
 {KEYS}

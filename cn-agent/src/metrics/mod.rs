@@ -66,7 +66,7 @@ pub async fn sample(source: MetricsSource) -> Sample {
     let (responding, unwell) = match timeout(ANSWER_MAX, asked).await {
         Ok((Some(reports), Some(views))) => {
             let mut sum = None;
-            for (worker, WorkerReport { sessions, counters }) in reports.into_iter().enumerate() {
+            for (worker, WorkerReport { sessions, counters, .. }) in reports.into_iter().enumerate() {
                 named(worker, sessions).iter().for_each(|session| of_session(&mut scrape, session));
                 of_worker(&mut scrape, worker, &counters);
                 sum = Some(sum.map_or_else(|| counters.clone(), |sum: Counters| sum.plus(&counters)));

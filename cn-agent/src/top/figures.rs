@@ -1,4 +1,6 @@
-//! Activity between two snapshots of an agent: rates, hit rates, fault times, by region and by memory node.
+//! Activity between two snapshots of an agent: rates, hit rates, fault times, by region, by memory node and by worker.
+
+mod workers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use serde::Serialize;
 use super::Snapshot;
 use cxloe_client::message::{Attaching, PagingView, Session};
 use cxloe_cn_core::fault_times::Histogram;
+pub use workers::WorkerFigures;
 
 /// Activity of an agent between two snapshots. Rates are per second over the time between the snapshots; shares are 0
 /// to 1, and `None` if nothing was counted.
@@ -46,6 +49,9 @@ pub struct Figures {
     pub ports: usize,
     pub faults: Faults,
     pub traffic: Traffic,
+    /// Figures of the workers, by number; empty if the agent has one worker.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<WorkerFigures>,
     /// Figures of the regions, sorted by name.
     pub regions: Vec<RegionFigures>,
     /// Figures of the sessions, sorted by the memory node's address.
@@ -97,6 +103,9 @@ pub struct RegionFigures {
     pub state: String,
     /// Backend that serves the region: Ethernet or a device.
     pub served_by: String,
+    /// Number of the worker that serves the region; `None` if the agent has one worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<usize>,
     /// Number of memory nodes that hold parts of the region.
     pub memory_nodes: usize,
     /// Resident bytes; `None` if the region is not mapped.
@@ -117,6 +126,12 @@ pub struct SessionFigures {
     pub peer: String,
     /// Name of the memory node, if it holds a part of an attached region.
     pub memory_node: Option<String>,
+    /// Name of the memory node, or its address while the name is unknown; and, with several queues, the queue.
+    #[serde(skip)]
+    pub label: String,
+    /// Number of the worker that has the session; `None` if the agent has one worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<usize>,
     pub state: String,
     /// Round-trip time in nanoseconds; 0 before the first sample.
     pub rtt_ns: u64,
@@ -147,7 +162,12 @@ struct Rates(f64);
 impl Rates {
     fn per_s(&self, before: u64, now: u64) -> f64 {
         // After a restart of the agent, counters begin at 0: the difference counts as 0 then.
-        if self.0 > 0.0 { now.saturating_sub(before) as f64 / self.0 } else { 0.0 }
+        if self.is_known() { now.saturating_sub(before) as f64 / self.0 } else { 0.0 }
+    }
+
+    /// Whether there are two snapshots, and so rates.
+    fn is_known(&self) -> bool {
+        self.0 > 0.0
     }
 }
 
@@ -217,6 +237,7 @@ impl Figures {
                 tx_frames_per_s: rates.per_s(l.tx_frames, m.tx_frames),
                 rx_dropped_per_s: rates.per_s(l.rx_dropped, m.rx_dropped),
             },
+            workers: workers::workers(before, now, &rates),
             regions: regions(before, now, &rates),
             sessions: sessions(before, now, &rates),
         }
@@ -247,6 +268,7 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
             size: region.size,
             state: standing.map_or_else(|| region.state.clone(), |how| format!("{}, {how}", region.state)),
             served_by: region.served_by.clone(),
+            worker: (!now.workers.is_empty()).then_some(region.worker),
             memory_nodes: nodes.len(),
             resident: view.map(|view| view.resident),
             limit: view.map(|view| view.limit),
@@ -259,13 +281,6 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
         }
     };
     now.regions.iter().map(figures).collect()
-}
-
-impl SessionFigures {
-    /// Returns the name of the memory node, or its address while the name is unknown.
-    pub fn label(&self) -> &str {
-        self.memory_node.as_ref().unwrap_or(&self.peer)
-    }
 }
 
 fn sessions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<SessionFigures> {
@@ -286,9 +301,13 @@ fn sessions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<SessionFigu
                 + c.dropped_foreign
         };
         let pauses = |session: &Session| session.pace.as_ref().map_or(0, |pace| pace.pauses);
+        let (address, queue) = session.peer().split_once(' ').unwrap_or((session.peer(), ""));
+        let name = names.get(address).copied();
         SessionFigures {
             peer: s.peer.clone(),
-            memory_node: names.get(s.peer.as_str()).map(|name| (*name).to_owned()),
+            memory_node: name.map(str::to_owned),
+            label: format!("{} {queue}", name.unwrap_or(address)).trim_end().to_owned(),
+            worker: session.worker,
             state: s.state.clone(),
             rtt_ns: s.rtt_ns,
             in_flight: s.unanswered,

@@ -7,7 +7,9 @@ use cxloe_link::Clock;
 use cxloe_wire::time::Time;
 
 use cxloe_client::client::{self, ClientError};
-use cxloe_client::message::{AttachedRegion, Counters, NodeView, PagingView, Session};
+use cxloe_client::message::{
+    AgentCounters, AttachedRegion, Counters, NodeView, PagingView, Session, WorkerCounters,
+};
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -20,6 +22,8 @@ pub struct Snapshot {
     pub sessions: Vec<Session>,
     /// Counters since the start of the agent.
     pub counters: Counters,
+    /// Counters of each worker; empty if the agent has one worker.
+    pub workers: Vec<WorkerCounters>,
     /// Paging state of the mapped regions.
     pub mappings: Vec<PagingView>,
 }
@@ -32,9 +36,10 @@ impl Snapshot {
     pub fn take(path: &Path, clock: &Clock) -> Result<Snapshot, ClientError> {
         let node = client::node(path)?;
         let (regions, sessions) = (client::regions(path)?, client::sessions(path)?);
-        let (mappings, counters) = (client::paging(path, None)?, client::counters(path)?);
+        let mappings = client::paging(path, None)?;
+        let AgentCounters { all: counters, workers } = client::counters_by_worker(path)?;
         let unix_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        Ok(Snapshot { at: clock.now(), unix_ms, node, regions, sessions, counters, mappings })
+        Ok(Snapshot { at: clock.now(), unix_ms, node, regions, sessions, counters, workers, mappings })
     }
 }

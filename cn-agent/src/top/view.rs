@@ -3,10 +3,13 @@
 //! ```text
 //!   title        the agent, and the age of its figures; or the reason why there are none newer
 //!   summary      lines, pages, link: rates and hit rates; a histogram of fault times
+//!   workers      a row for each, if there are several: CPU, lines, faults, frames
 //!   regions      sorted, scrolled
 //!   sessions     round trips, retransmissions, phase and rate
 //!   keys
 //! ```
+
+mod workers;
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -21,6 +24,7 @@ use super::figures::{Faults, Figures, RegionFigures, SessionFigures};
 use super::units::{bits, bytes, percent, phase, short, time};
 use Alignment::{Left, Right};
 use cxloe_cn_core::fault_times::BOUNDS_NS;
+use workers::{OF_REGION, OF_SESSION, draw_workers, numbered, with_worker};
 
 /// Order of regions and sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -94,14 +98,17 @@ h, ?             this help";
 /// Draws the screen into `area`; without figures, only the state in `view`.
 pub fn draw(figures: Option<&Figures>, view: &View, area: Rect, buffer: &mut Buffer) {
     let sessions = figures.map_or(0, |figures| figures.sessions.len()) as u16;
-    // Sessions are few: they get the rows they need, up to a third of the screen; regions get the rest.
-    let wanted = (sessions + 2).min((area.height / 3).max(4));
+    let workers = figures.map_or(0, |figures| figures.workers.len()) as u16;
+    // Workers and sessions are few: they get the rows they need, up to a part of the screen; regions get the rest.
+    let wanted = (sessions + 2).min((area.height / parts_of_sessions(workers)).max(4));
+    let wanted_by_workers = if workers > 0 { (workers + 2).min((area.height / 4).max(4)) } else { 0 };
     let said = figures.map(|figures| summarised(figures, area.width)).unwrap_or_default();
     // On a low screen, regions and sessions take precedence over the end of the summary.
     let summary = (said.len() as u16 + 1).clamp(5, (area.height / 3).max(5));
-    let [title, summary, regions, sessions, keys] = Layout::vertical([
+    let [title, summary, workers, regions, sessions, keys] = Layout::vertical([
         Constraint::Length(1 + u16::from(view.trouble.is_some())),
         Constraint::Length(summary),
+        Constraint::Length(wanted_by_workers),
         Constraint::Min(3),
         Constraint::Length(wanted),
         Constraint::Length(1),
@@ -110,6 +117,7 @@ pub fn draw(figures: Option<&Figures>, view: &View, area: Rect, buffer: &mut Buf
     Paragraph::new(heading(figures, view)).render(title, buffer);
     if let Some(figures) = figures {
         Paragraph::new(said).render(summary, buffer);
+        draw_workers(figures, workers, buffer);
         draw_regions(figures, view, regions, buffer);
         draw_sessions(figures, view, sessions, buffer);
     }
@@ -117,6 +125,12 @@ pub fn draw(figures: Option<&Figures>, view: &View, area: Rect, buffer: &mut Buf
     if view.help {
         explain(area, buffer);
     }
+}
+
+/// Divisor of the screen's height for the rows of sessions. With several workers there are more sessions, and workers need
+/// rows as well.
+fn parts_of_sessions(workers: u16) -> u16 {
+    if workers > 0 { 5 } else { 3 }
 }
 
 fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
@@ -237,6 +251,7 @@ fn sorted<'r, T>(
 }
 
 /// A column of a table: head, width and alignment. Numbers are aligned right.
+#[derive(Clone, Copy)]
 struct Column(&'static str, usize, Alignment);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -311,7 +326,7 @@ fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer)
             "lost" => BAD,
             _ => ODD,
         };
-        let cells = vec![
+        let mut cells = vec![
             region.region.clone(),
             bytes(region.size),
             // Shows the last part of the state: the obstacle to the region's use if there is one.
@@ -324,13 +339,17 @@ fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer)
             region.memory_nodes.to_string(),
             region.served_by.clone(),
         ];
+        if let Some(worker) = region.worker {
+            cells.insert(OF_REGION, worker.to_string());
+        }
         (cells, style)
     };
     let most = figures.regions.len().saturating_sub(usize::from(area.height.saturating_sub(2)));
     let mut state = TableState::new().with_offset(view.scroll.min(most));
     let title = if figures.regions.is_empty() { " regions: none attached " } else { " regions " };
     let rows = sorted(&figures.regions, view, |region| &region.region, key).into_iter().map(row);
-    let table = table(&REGION_COLUMNS, rows, title, area.width);
+    let columns = with_worker(&REGION_COLUMNS, OF_REGION, figures);
+    let table = table(&columns, rows, title, area.width);
     StatefulWidget::render(table, area, buffer, &mut state);
 }
 
@@ -363,8 +382,8 @@ fn draw_sessions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer
             _ => BAD,
         };
         let refused = session.refusal.as_ref().map(|_| "refused: see sessions".to_owned());
-        let cells = vec![
-            session.label().to_owned(),
+        let mut cells = vec![
+            session.label.clone(),
             session.state.clone(),
             time(rtt),
             short(session.requests_per_s),
@@ -377,11 +396,15 @@ fn draw_sessions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer
             short(session.pauses_per_s),
             refused.unwrap_or_else(|| session.integrity.clone()),
         ];
+        if !figures.workers.is_empty() {
+            cells.insert(OF_SESSION, numbered(session.worker));
+        }
         (cells, style)
     };
     let title = if figures.sessions.is_empty() { " sessions: none " } else { " sessions " };
-    let rows = sorted(&figures.sessions, view, SessionFigures::label, key).into_iter().map(row);
-    Widget::render(table(&SESSION_COLUMNS, rows, title, area.width), area, buffer);
+    let rows = sorted(&figures.sessions, view, |session| &session.label, key).into_iter().map(row);
+    let columns = with_worker(&SESSION_COLUMNS, OF_SESSION, figures);
+    Widget::render(table(&columns, rows, title, area.width), area, buffer);
 }
 
 fn key_line(view: &View) -> String {
@@ -406,7 +429,9 @@ fn explain(area: Rect, buffer: &mut Buffer) {
 /// Returns the screen's content as unframed text of `width` columns, with as many lines as needed.
 pub fn text(figures: &Figures, view: &View, width: u16) -> String {
     // Bounded, because the height of a buffer has 16 bits.
-    let height = 24 + figures.regions.len().min(4096) as u16 + 3 * figures.sessions.len().min(4096) as u16;
+    let counts = [figures.workers.len(), figures.regions.len(), figures.sessions.len()];
+    let [workers, regions, sessions] = counts.map(|count| count.min(4096) as u16);
+    let height = 24 + 4 * workers + regions + parts_of_sessions(workers) * sessions;
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     draw(Some(figures), view, buffer.area, &mut buffer);
     let mut lines: Vec<String> = (0..height - 1)

@@ -7,7 +7,9 @@ use ratatui::backend::TestBackend;
 
 use super::*;
 use crate::top::Snapshot;
-use cxloe_client::message::{AttachedLeg, AttachedRegion, Attaching, PagingView, Session, SessionPace};
+use cxloe_client::message::{
+    AttachedLeg, AttachedRegion, Attaching, PagingView, Session, SessionPace, WorkerCounters,
+};
 use cxloe_cn_core::mapped::MappingKind;
 
 fn region(name: &str, size: u64) -> AttachedRegion {
@@ -85,7 +87,7 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
         duplicates: 0,
         delayed: 0,
     };
-    Session { status, refusal: None, pace: Some(pace) }
+    Session { status, refusal: None, pace: Some(pace), worker: None }
 }
 
 /// Two snapshots of one agent, two seconds apart.
@@ -148,6 +150,76 @@ fn rates_are_those_between_two_snapshots() {
     let expected = ["open", "12.3µs", "100", "20", "recovering", "7.50Gbit/s", "7", "40", "0", "0"];
     assert_eq!(row(&shown, "02:00:00:00:00:03")[1..], expected);
     assert!(shown[23].starts_with("q end  ? help  s sort (rate)") && shown[23].contains("every 2s"), "{all}");
+}
+
+/// Counters of a worker that has run for `ran` in total.
+fn worker(worker: usize, ran: Duration, reads: u64, frames: u64) -> WorkerCounters {
+    let mut of = WorkerCounters {
+        worker,
+        cpu: Some(worker as u32 + 4),
+        cpu_time_ns: ran.as_nanos() as u64,
+        ..WorkerCounters::default()
+    };
+    of.counters.engine.read_hits = reads;
+    of.counters.paging.faults = reads / 10;
+    (of.counters.link.rx_frames, of.counters.link.tx_frames) = (frames, 2 * frames);
+    (of.counters.clients, of.counters.in_flight) = (worker + 1, 5);
+    of
+}
+
+/// The snapshots of an agent with two workers, the second of which serves the region `hot`.
+fn snapshots_of_two_workers() -> (Snapshot, Snapshot) {
+    let (mut before, mut now) = snapshots();
+    let second = Duration::from_secs(1);
+    before.workers = vec![worker(0, second, 0, 100), worker(1, second, 1000, 100)];
+    now.workers = vec![worker(0, second, 0, 120), worker(1, 2 * second, 5000, 2100)];
+    now.regions[1].worker = 1;
+    for snapshot in [&mut before, &mut now] {
+        let [first, second] = &mut snapshot.sessions[..] else { panic!("there are two sessions") };
+        second.status.peer = format!("{} worker 1", first.status.peer);
+        (first.worker, second.worker) = (Some(0), Some(1));
+    }
+    (before, now)
+}
+
+#[test]
+fn several_workers_have_a_row_each() {
+    let (before, now) = snapshots_of_two_workers();
+    let figures = Figures::between(Some(&before), &now);
+    for (width, height) in [(120, 24), (80, 24)] {
+        let shown = screen(Some(&figures), &view(), width, height);
+        let all = shown.join("\n");
+        let place = shown.iter().position(|line| line.starts_with(" workers ")).unwrap();
+        let rows: Vec<Vec<&str>> =
+            shown[place + 1..place + 4].iter().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0].len(), 10, "{all}");
+        assert_eq!(rows[1], ["0", "4", "0.0%", "0", "0", "10", "20", "1", "1", "5"], "{all}");
+        assert_eq!(rows[2], ["1", "5", "50.0%", "2.00k", "200", "1.00k", "2.00k", "1", "2", "5"], "{all}");
+        assert!(all.contains("reads 2.00k/s hit 75.0%"), "the sum stays: {all}");
+    }
+    let shown = screen(Some(&figures), &view(), 120, 40);
+    assert_eq!(row(&shown, "hot")[8..], ["1", "1", "ethernet"]);
+    let sessions: Vec<&String> = shown.iter().filter(|line| line.starts_with("mn-far")).collect();
+    assert_eq!(sessions.len(), 2, "both have the memory node's name: {}", shown.join("\n"));
+    let workers: Vec<&str> = sessions.iter().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(workers, ["0", "1"]);
+    let text = text(&figures, &view(), 130);
+    assert!(text.contains(" workers") && text.contains("50.0%"), "{text}");
+}
+
+#[test]
+fn workers_are_named_in_json_if_there_are_several() {
+    let (before, now) = snapshots_of_two_workers();
+    let json = serde_json::to_value(Figures::between(Some(&before), &now)).unwrap();
+    assert_eq!((&json["workers"][1]["worker"], &json["workers"][1]["awake"]), (&1.into(), &0.5.into()));
+    assert_eq!((&json["regions"][1]["worker"], &json["sessions"][1]["worker"]), (&1.into(), &1.into()));
+    let first = serde_json::to_value(Figures::between(None, &now)).unwrap();
+    assert!(first["workers"][0]["awake"].is_null(), "{first}");
+    let (before, now) = snapshots();
+    let json = serde_json::to_value(Figures::between(Some(&before), &now)).unwrap();
+    for object in [&json, &json["regions"][0], &json["sessions"][0]] {
+        assert!(object.get("workers").or(object.get("worker")).is_none(), "{object}");
+    }
 }
 
 #[test]
@@ -215,6 +287,12 @@ fn every_size_of_a_screen_can_be_drawn_on() {
         for view in [view(), View { help: true, scroll: 1000, paused: true, ..view() }] {
             screen(Some(&figures), &view, width, height);
         }
+    }
+    let (before, mut many) = snapshots_of_two_workers();
+    many.workers.extend((2..16).map(|number| worker(number, Duration::ZERO, 0, 0)));
+    let of_many = Figures::between(Some(&before), &many);
+    for (width, height) in [(1, 1), (5, 3), (20, 8), (80, 24), (300, 100)] {
+        screen(Some(&of_many), &view(), width, height);
     }
     let narrow = screen(Some(&figures), &view(), 80, 24);
     assert_eq!(

@@ -146,8 +146,12 @@ impl QuietEvent {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
+    /// CPU on which the worker runs; `None` if the kernel does not report it.
+    pub cpu: Option<u32>,
+    /// CPU time of the worker's thread in nanoseconds.
+    pub cpu_time_ns: u64,
     pub sessions: Vec<Session>,
     /// Counters since the start of the agent.
     pub counters: Counters,

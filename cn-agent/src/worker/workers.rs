@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_client::message::{Counters, Session};
+use cxloe_client::message::{AgentCounters, Session, WorkerCounters};
 use cxloe_cn_core::attachments::{AttachmentChange, worker_of};
 use cxloe_paging::Spaces;
 
@@ -154,23 +154,40 @@ impl Workers {
         Some(reports)
     }
 
-    /// Returns the sessions of all workers, with the names of [`named`].
+    /// Returns the sessions of all workers, with the names of [`named`] and, if there are several workers, their
+    /// numbers.
     pub async fn sessions(&self) -> Option<Vec<Session>> {
-        let reports = self.reports().await?;
-        Some(
-            reports
-                .into_iter()
-                .enumerate()
-                .flat_map(|(index, report)| named(index, report.sessions))
-                .collect(),
-        )
+        Some(sessions_of(self.reports().await?))
     }
 
-    /// Returns the sums of the workers' counters; `None` if one does not answer in time.
-    pub async fn counters(&self) -> Option<Counters> {
-        let counters = self.reports().await?.into_iter().map(|report| report.counters);
-        counters.reduce(|sum, each| sum.plus(&each))
+    /// Returns the sums of the workers' counters and, if there are several workers, the counters of each; `None` if one
+    /// does not answer in time.
+    pub async fn counters(&self) -> Option<AgentCounters> {
+        Some(counters_of(self.reports().await?))
     }
+}
+
+fn sessions_of(reports: Vec<WorkerReport>) -> Vec<Session> {
+    let several = reports.len() > 1;
+    let sessions = reports.into_iter().enumerate().flat_map(|(index, report)| {
+        let mut sessions = named(index, report.sessions);
+        sessions.iter_mut().for_each(|session| session.worker = several.then_some(index));
+        sessions
+    });
+    sessions.collect()
+}
+
+fn counters_of(reports: Vec<WorkerReport>) -> AgentCounters {
+    let counters = reports.iter().map(|report| report.counters.clone());
+    let all = counters.reduce(|sum, each| sum.plus(&each)).unwrap_or_default();
+    if reports.len() < 2 {
+        return AgentCounters { all, workers: Vec::new() };
+    }
+    let workers = reports.into_iter().enumerate().map(|(worker, report)| {
+        let WorkerReport { cpu, cpu_time_ns, counters, .. } = report;
+        WorkerCounters { worker, cpu, cpu_time_ns, counters }
+    });
+    AgentCounters { all, workers: workers.collect() }
 }
 
 /// A space's number modulo this constant is the number of its worker. The constant is the maximum number of
@@ -191,4 +208,59 @@ pub fn named(worker: usize, mut sessions: Vec<Session>) -> Vec<Session> {
         sessions.iter_mut().for_each(|session| session.status.peer += &format!(" worker {worker}"));
     }
     sessions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cxloe_client::message::Counters;
+    use cxloe_wire::session::{RequesterCounters, RequesterStatus};
+
+    const PEER: &str = "02:00:00:00:00:02";
+
+    fn report(clients: usize, cpu: u32) -> WorkerReport {
+        let status = RequesterStatus {
+            peer: PEER.into(),
+            state: "open".into(),
+            streams: 4,
+            multi: true,
+            window: 256,
+            max_frame: 1514,
+            path_loses: None,
+            integrity: "insecure".into(),
+            unanswered: 0,
+            buffered: 0,
+            rtt_ns: 0,
+            rtt_variation_ns: 0,
+            timeout_ns: 0,
+            counters: RequesterCounters::default(),
+        };
+        WorkerReport {
+            cpu: Some(cpu),
+            cpu_time_ns: 5,
+            sessions: vec![Session { status, refusal: None, pace: None, worker: None }],
+            counters: Counters { clients, ..Counters::default() },
+        }
+    }
+
+    #[test]
+    fn several_workers_are_reported_one_by_one_and_as_sums() {
+        let counters = counters_of(vec![report(2, 4), report(3, 6)]);
+        assert_eq!(counters.all.clients, 5);
+        let each: Vec<_> =
+            counters.workers.iter().map(|of| (of.worker, of.cpu, of.counters.clients)).collect();
+        assert_eq!(each, [(0, Some(4), 2), (1, Some(6), 3)]);
+        let sessions = sessions_of(vec![report(2, 4), report(3, 6)]);
+        let each: Vec<_> =
+            sessions.iter().map(|of| (of.worker, of.status.peer.as_str(), of.peer())).collect();
+        assert_eq!(each, [(Some(0), PEER, PEER), (Some(1), "02:00:00:00:00:02 worker 1", PEER)]);
+    }
+
+    #[test]
+    fn one_worker_is_not_named() {
+        let counters = counters_of(vec![report(2, 4)]);
+        assert_eq!((counters.all.clients, counters.workers.len()), (2, 0));
+        let sessions = sessions_of(vec![report(2, 4)]);
+        assert_eq!((sessions[0].worker, sessions[0].status.peer.as_str()), (None, PEER));
+    }
 }

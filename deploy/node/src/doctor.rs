@@ -44,10 +44,24 @@ pub struct NodeHost {
 #[derive(Debug)]
 pub struct Workers {
     pub count: u32,
+    /// Queues of the interface that each worker serves.
+    pub queues: u32,
+    /// Whether each queue has an address of its own, to which its frames are sent.
+    pub sharded: bool,
     /// CPUs that the workers are pinned to; empty if they are not pinned.
     pub cpus: Vec<usize>,
     /// Name of the flag that pins the workers, for the advice.
     pub flag: &'static str,
+}
+
+impl Workers {
+    /// Addresses of all queues, by number, on the interface of `link`; none if the queues share one, or if the interface
+    /// has none yet.
+    fn addresses(&self, link: &LinkConfig) -> Vec<Mac> {
+        let own = if self.sharded { own_mac(link).ok() } else { None };
+        let shards = |own: Mac| (0..self.count * self.queues).map(move |shard| own.shard(shard as u8));
+        own.into_iter().flat_map(shards).collect()
+    }
 }
 
 impl NodeHost {
@@ -113,7 +127,7 @@ impl NodeHost {
         checks.extend(machine.judge_cpus(&CpuUse {
             workers: workers.count as usize,
             spinning,
-            pinned: workers.cpus,
+            pinned: workers.cpus.clone(),
             flag: workers.flag,
             near: nic.numa_node,
         }));
@@ -123,9 +137,13 @@ impl NodeHost {
             checks.push(self.process.judge_udp(&self.host));
             checks.push(judge_address(&own_address(link)));
         } else {
-            let queues = u64::from(workers.count);
+            let queues = u64::from(workers.count * workers.queues);
             checks.extend(self.process.judge_links(S::PROGRAM, xdp(config.backend), queues));
-            checks.extend(nic.judge(&demand(workers.count, config.backend, spinning, config.priority)));
+            checks.extend(nic.judge(&Demand {
+                queues: workers.queues,
+                addresses: workers.addresses(link),
+                ..demand(workers.count, config.backend, spinning, config.priority)
+            }));
         }
         checks.push(judge_protection(config.protection(S::PROGRAM)));
         checks.extend(config.key_file.as_deref().map(|path| secret("key", path)));
@@ -183,6 +201,8 @@ fn demand(workers: u32, backend: Backend, spinning: bool, priority: Option<u8>) 
         mtu_min: HEADER_LEN + LINE_SIZE + TRAILER_MAX - ETHERNET_HEADER,
         mtu_page: MAX_FRAME_LIMIT - ETHERNET_HEADER,
         workers,
+        queues: 1,
+        addresses: Vec::new(),
         ring: RING,
         spinning,
         xdp: xdp(backend),
@@ -205,6 +225,14 @@ mod tests {
             (check.level, check.found.as_str(), check.advice.as_deref()),
             (Level::Fail, "closed for 7 s: interface `x` is down", Some("mend the interface"))
         );
+    }
+
+    #[test]
+    fn only_queues_with_addresses_of_their_own_are_steered_to() {
+        let workers = |sharded| Workers { count: 2, queues: 2, sharded, cpus: Vec::new(), flag: "--cpus" };
+        // The loopback interface has no Ethernet address, so no link can be opened on it.
+        assert!(workers(true).addresses(&LinkConfig::new("lo")).is_empty());
+        assert!(workers(false).addresses(&LinkConfig::new("lo")).is_empty());
     }
 
     #[test]

@@ -80,6 +80,7 @@ const DATA: &[&str] = &[
     "cn-agent cxl list",
     "cn-agent sessions",
     "cn-agent counters",
+    "cn-agent counters --worker 0",
     "cn-agent paging",
     "cn-agent top --once --interval 100ms",
     "cn-agent read scratch --lines 3",

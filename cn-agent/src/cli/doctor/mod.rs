@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use cxloe_client::client::{self, ClientError};
-use cxloe_client::message::{Counters, Session};
+use cxloe_client::message::{Counters, Session, WorkerCounters};
 use cxloe_cn::config::{Config, RunArgs, Settings};
 use cxloe_daemon::OptionSources;
 use cxloe_daemon::command_line::doctor::ManagerChecks;
@@ -53,15 +53,22 @@ pub fn run(args: DoctorArgs) -> ExitCode {
 fn examine(config: &Config, machine: &NodeHost) -> Vec<Check> {
     let nic = Nic::read(&machine.host, &config.node.interface);
     let link = config.node.link(config.node.udp());
-    let workers = Workers { count: config.workers.into(), cpus: config.cpus.clone(), flag: "--cpus" };
+    let workers = Workers {
+        count: config.workers.into(),
+        queues: config.queues.into(),
+        sharded: true,
+        cpus: config.cpus.clone(),
+        flag: "--cpus",
+    };
     let mut checks = machine.examine::<Settings>(&config.node, workers, &nic, &link);
 
     let sessions = client::sessions(&config.socket);
     checks.push(judge_daemon(&sessions));
-    if sessions.is_ok() {
-        let counters = client::counters(&config.socket);
-        checks
-            .extend(counters.iter().flat_map(|counters| [judge_agent_link(counters), judge_sleep(counters)]));
+    if sessions.is_ok()
+        && let Ok(counters) = client::counters_by_worker(&config.socket)
+    {
+        checks.extend([judge_agent_link(&counters.all), judge_sleep(&counters.all)]);
+        checks.extend(judge_workers(&counters.workers));
     }
     let asked = ManagerChecks::at(&config.manager, config.node.identity.as_deref());
     checks.push(asked.judge_manager(&config.manager, RELEASE));
@@ -110,11 +117,54 @@ fn judge_sleep(counters: &Counters) -> Check {
     Check::ok(Group::Daemon, "sleeps by", way)
 }
 
+/// Checks that frames reach each of several workers. If they reach none, the checks of the memory nodes name the cause.
+fn judge_workers(workers: &[WorkerCounters]) -> Option<Check> {
+    let (group, name) = (Group::Daemon, "workers");
+    let (mut deaf, mut hearing) = (Vec::new(), 0);
+    for WorkerCounters { worker, counters, .. } in workers {
+        match (counters.link.rx_frames, counters.link.tx_frames) {
+            (0, 0) => {}
+            (0, _) => deaf.push(worker.to_string()),
+            _ => hearing += 1,
+        }
+    }
+    if workers.is_empty() {
+        return None;
+    }
+    if hearing > 0 && !deaf.is_empty() {
+        let advice = "each queue has an address of its own: switches and hypervisors must let it through, and AF_XDP takes a \
+                      rule for it (ethtool -N INTERFACE flow-type ether dst MAC action QUEUE)";
+        let found = format!("frames of worker {} are not answered", deaf.join(", "));
+        return Some(Check::warn(group, name, found, advice));
+    }
+    let cpus: Vec<String> = workers.iter().filter_map(|worker| Some(worker.cpu?.to_string())).collect();
+    Some(Check::ok(group, name, format!("{}, last on CPUs {}", workers.len(), cpus.join(", "))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use cxloe_daemon::doctor::Level;
     use std::path::Path;
+
+    #[test]
+    fn workers_that_hear_nothing_are_named() {
+        let worker = |worker: usize, rx_frames, tx_frames| {
+            let mut of = WorkerCounters { worker, cpu: Some(worker as u32), ..WorkerCounters::default() };
+            (of.counters.link.rx_frames, of.counters.link.tx_frames) = (rx_frames, tx_frames);
+            of
+        };
+        assert_eq!(judge_workers(&[]), None, "an agent with one worker names none");
+        let well = judge_workers(&[worker(0, 9, 9), worker(1, 9, 9), worker(2, 0, 0)]).unwrap();
+        assert_eq!((well.level, well.found.as_str()), (Level::Ok, "3, last on CPUs 0, 1, 2"));
+        let deaf = judge_workers(&[worker(0, 9, 9), worker(1, 0, 5), worker(2, 0, 1)]).unwrap();
+        assert_eq!(
+            (deaf.level, deaf.found.as_str()),
+            (Level::Warn, "frames of worker 1, 2 are not answered")
+        );
+        let away = judge_workers(&[worker(0, 0, 9), worker(1, 0, 9)]).unwrap();
+        assert_eq!(away.level, Level::Ok, "no memory node answers any of them");
+    }
 
     #[test]
     fn an_open_link_is_described() {

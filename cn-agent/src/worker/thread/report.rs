@@ -1,19 +1,31 @@
 //! Report of a worker on request: sessions and counters, which `cn-agent sessions` and `cn-agent counters`
 //! print.
 
+use std::time::Duration;
+
+use cxloe_client::defaults::this_cpu;
 use cxloe_client::message::{Counters, Session, SessionPace};
+use nix::time::{ClockId, clock_gettime};
 
 use super::Worker;
 use crate::worker::order::WorkerReport;
+
+/// CPU time of the calling thread in nanoseconds; 0 if the kernel does not report it.
+fn cpu_time_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map_or(0, |time| Duration::from(time).as_nanos() as u64)
+}
 
 impl Worker {
     pub(super) fn report(&mut self) -> WorkerReport {
         let paces = self.engine.paces(self.clock.now());
         let sessions = self.engine.sessions().into_iter().zip(paces).map(|(status, pace)| {
             let refusal = self.refusals.of(&status.peer).map(str::to_owned);
-            Session { status, refusal, pace: pace.map(SessionPace::from) }
+            Session { status, refusal, pace: pace.map(SessionPace::from), worker: None }
         });
         WorkerReport {
+            cpu: this_cpu(),
+            cpu_time_ns: cpu_time_ns(),
             sessions: sessions.collect(),
             counters: Counters {
                 engine: self.engine.counters(),

@@ -32,6 +32,7 @@ const KINDS: [ResultKind; 11] = [
             ("state", "state"),
             ("attachment", "here"),
             ("served_by", "served by"),
+            ("worker", "worker"),
             ("memory_nodes", "memory nodes"),
             ("note", "note"),
         ],
@@ -360,6 +361,21 @@ mod tests {
         let sealed = json!({"region": "set", "owner": "02:00:00:00:01:00", "result": "sealed", "readers": ["cn1"]});
         let shown = table(sealed).unwrap().to_string();
         assert!(shown.contains("sealed") && shown.contains("cn1"), "{shown}");
+    }
+
+    #[test]
+    fn attached_regions_show_their_worker_if_they_name_one() {
+        let region = |worker: Option<u64>| {
+            let mut region = json!({"region": "scratch", "attachment": "attached", "served_by": "ethernet"});
+            if let Some(worker) = worker {
+                region["worker"] = worker.into();
+            }
+            region
+        };
+        assert!(!table(json!([region(None)])).unwrap().to_string().contains("worker"));
+        let shown = lines(json!([region(Some(0)), region(Some(3))]));
+        assert!(shown.iter().any(|line| line.contains("served by") && line.contains("worker")), "{shown:?}");
+        assert!(shown.iter().any(|line| line.contains("ethernet") && line.contains('3')), "{shown:?}");
     }
 
     #[test]

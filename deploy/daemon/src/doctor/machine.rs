@@ -21,6 +21,8 @@ pub struct Machine {
     /// Frequency governors, by CPU; empty if this kernel does not control frequencies.
     pub governors: Vec<(usize, String)>,
     pub nodes: Vec<(i32, Vec<usize>)>,
+    /// CPUs of each core that has several (SMT siblings).
+    pub cores: Vec<Vec<usize>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +49,11 @@ impl Machine {
             let number = name.strip_prefix("node")?.parse().ok()?;
             Some((number, host.cpus(format!("{NODES}/{name}/cpulist"))))
         };
+        let siblings = |cpu: &usize| host.cpus(format!("{CPUS}/cpu{cpu}/topology/thread_siblings_list"));
+        // Each CPU of a core names all of them.
+        let mut cores: Vec<Vec<usize>> = online.iter().map(siblings).filter(|cpus| cpus.len() > 1).collect();
+        cores.sort();
+        cores.dedup();
         Machine {
             kernel: host.text("proc/sys/kernel/osrelease").unwrap_or_default(),
             clock: host.text(format!("{CLOCK}/current_clocksource")).unwrap_or_default(),
@@ -54,6 +61,7 @@ impl Machine {
             governors: online.iter().filter_map(governor).collect(),
             isolated: host.cpus(format!("{CPUS}/isolated")),
             nodes: host.names(NODES).into_iter().filter_map(node).collect(),
+            cores,
             online,
         }
     }
@@ -102,11 +110,12 @@ impl Machine {
         Check::warn(group, name, &self.clock, advice)
     }
 
-    /// Judges number, isolation, frequency and NUMA node of the CPUs for the daemon's workers.
+    /// Judges number, isolation, cores, frequency and NUMA node of the CPUs for the daemon's workers.
     pub fn judge_cpus(&self, task: &CpuUse) -> Vec<Check> {
         [
             Some(self.judge_count(task)),
             self.judge_pinned(task),
+            self.judge_cores(task),
             self.judge_near(task),
             Some(self.judge_governor(task)),
         ]
@@ -162,6 +171,43 @@ impl Machine {
             ));
         }
         Some(Check::ok(group, name, found))
+    }
+
+    /// Judges whether each of several pinned workers has a core of its own.
+    fn judge_cores(&self, task: &CpuUse) -> Option<Check> {
+        let (group, name, flag) = (Group::Machine, "cores of workers", task.flag);
+        if task.pinned.len() < 2 {
+            return None;
+        }
+        let again = |(at, cpu): (usize, &usize)| task.pinned[..at].contains(cpu).then_some(*cpu);
+        let mut twice: Vec<usize> = task.pinned.iter().enumerate().filter_map(again).collect();
+        twice.sort_unstable();
+        twice.dedup();
+        if !twice.is_empty() {
+            let advice =
+                format!("workers on one CPU wait for each other: name another one for each with {flag}");
+            return Some(Check::warn(group, name, format!("several on CPU {}", list(&twice)), advice));
+        }
+        let pinned = |core: &Vec<usize>| -> Vec<usize> {
+            core.iter().filter(|cpu| task.pinned.contains(cpu)).copied().collect()
+        };
+        let shared: Vec<String> = self
+            .cores
+            .iter()
+            .map(pinned)
+            .filter(|cpus| cpus.len() > 1)
+            .map(|cpus| format!("CPUs {} are one core", list(&cpus)))
+            .collect();
+        if shared.is_empty() {
+            return Some(Check::ok(group, name, "one each"));
+        }
+        let is_first = |cpu: &&usize| self.cores.iter().all(|core| !core.contains(cpu) || core[0] == **cpu);
+        let firsts: Vec<usize> = self.online.iter().filter(is_first).copied().collect();
+        let advice = format!(
+            "workers on one core slow each other down: choose of CPUs {}, a core each, with {flag}",
+            list(&firsts)
+        );
+        Some(Check::warn(group, name, shared.join(", "), advice))
     }
 
     fn judge_near(&self, task: &CpuUse) -> Option<Check> {
@@ -243,6 +289,8 @@ mod tests {
             ("sys/devices/system/cpu/online", "0-1\n"),
             ("sys/devices/system/cpu/isolated", "1\n"),
             ("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave\n"),
+            ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0-1\n"),
+            ("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "0-1\n"),
             ("sys/devices/system/node/node0/cpulist", "0-1\n"),
             ("sys/devices/system/node/online", "0\n"),
         ]);
@@ -255,6 +303,7 @@ mod tests {
             isolated: vec![1],
             governors: vec![(1, "powersave".into())],
             nodes: vec![(0, vec![0, 1])],
+            cores: vec![vec![0, 1]],
         };
         assert_eq!((read.kernel_version(), read), ((6, 18), expected));
         assert_eq!(Machine::read(&Host::at("/nonexistent")), Machine::default());
@@ -296,6 +345,25 @@ mod tests {
         let absent = machine().judge_cpus(&absent);
         assert_eq!(find(&absent, "pinned CPUs").level, Level::Fail);
         assert!(find(&absent, "pinned CPUs").advice.as_ref().unwrap().contains("no CPU 9"));
+    }
+
+    #[test]
+    fn workers_want_a_core_each() {
+        let threaded = Machine { cores: vec![vec![0, 2], vec![1, 3]], ..machine() };
+        let judge = |pinned: Vec<usize>| {
+            let checks = threaded.judge_cpus(&CpuUse { workers: pinned.len(), pinned, ..task() });
+            let check = checks.into_iter().find(|check| check.name == "cores of workers");
+            check.map(|check| (check.level, check.found, check.advice.unwrap_or_default()))
+        };
+        assert_eq!(judge(vec![]), None);
+        assert_eq!(judge(vec![2]), None);
+        assert_eq!(judge(vec![0, 1]), Some((Level::Ok, "one each".into(), String::new())));
+        let (level, found, advice) = judge(vec![3, 0, 1, 2]).unwrap();
+        assert_eq!((level, found.as_str()), (Level::Warn, "CPUs 0,2 are one core, CPUs 1,3 are one core"));
+        assert!(advice.contains("choose of CPUs 0,1, a core each, with --cpus"), "{advice}");
+        let (level, found, advice) = judge(vec![1, 1, 0, 1]).unwrap();
+        assert_eq!((level, found.as_str()), (Level::Warn, "several on CPU 1"));
+        assert!(advice.contains("--cpus"), "{advice}");
     }
 
     #[test]

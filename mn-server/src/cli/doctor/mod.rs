@@ -55,7 +55,13 @@ pub fn run(args: DoctorArgs) -> ExitCode {
 fn examine(config: &Config, machine: &NodeHost, try_link: bool) -> Vec<Check> {
     let nic = Nic::read(&machine.host, &config.node.interface);
     let link = config.node.link(config.udp());
-    let workers = Workers { count: config.workers, cpus: config.cpus.clone(), flag: "--cpus" };
+    let workers = Workers {
+        count: config.workers,
+        queues: 1,
+        sharded: false,
+        cpus: config.cpus.clone(),
+        flag: "--cpus",
+    };
     let mut checks = machine.examine::<Settings>(&config.node, workers, &nic, &link);
 
     let socket = config.socket.clone().or_else(|| machine.socket.clone()).unwrap_or_else(default_socket);
@@ -119,7 +125,13 @@ fn judge_daemon(node: &Result<NodeStatus, AskError>) -> Check {
             let silent = node.workers.iter().find(|worker| {
                 worker.age_ns.is_none_or(|age| u128::from(age) > cxloe_mn::admin::FRESH.as_nanos())
             });
-            let sessions: usize = node.workers.iter().map(|worker| worker.report.sessions.len()).sum();
+            let counts: Vec<usize> = node.workers.iter().map(|worker| worker.report.sessions.len()).collect();
+            let sessions: usize = counts.iter().sum();
+            let by_worker = if counts.len() > 1 {
+                format!(", by worker: {}", counts.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))
+            } else {
+                String::new()
+            };
             match silent {
                 Some(worker) => Check::fail(
                     group,
@@ -127,7 +139,9 @@ fn judge_daemon(node: &Result<NodeStatus, AskError>) -> Check {
                     format!("worker {} does not report", worker.worker),
                     "it is stuck, or its CPU is taken: see its log (journalctl -u mn-server), then restart it",
                 ),
-                None => Check::ok(group, name, format!("{} serves {sessions} sessions", node.name)),
+                None => {
+                    Check::ok(group, name, format!("{} serves {sessions} sessions{by_worker}", node.name))
+                }
             }
         }
     }
@@ -175,9 +189,8 @@ mod tests {
 
     #[test]
     fn a_node_is_judged_by_its_workers() {
-        let node = |age_ns| {
-            let worker = WorkerStatus { worker: 0, age_ns, report: Default::default() };
-            let workers = vec![worker];
+        let status = |worker, age_ns| WorkerStatus { worker, age_ns, report: Default::default() };
+        let of = |workers| {
             Ok(NodeStatus {
                 version: VERSION,
                 name: "mn1".into(),
@@ -188,6 +201,9 @@ mod tests {
                 workers,
             })
         };
+        let node = |age_ns| of(vec![status(0, age_ns)]);
+        let several = judge_daemon(&of(vec![status(0, Some(5)), status(1, Some(5))]));
+        assert_eq!(several.found, "mn1 serves 0 sessions, by worker: 0, 0");
         let level = |node| judge_daemon(&node).level;
         assert_eq!((level(node(Some(5))), level(node(None))), (Level::Ok, Level::Fail));
         assert_eq!(level(node(Some(60_000_000_000))), Level::Fail);

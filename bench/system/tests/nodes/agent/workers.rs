@@ -7,6 +7,7 @@ use cxloe_client::client;
 use cxloe_lab::Builder;
 use cxloe_system::cable::{cable, with_addresses};
 use cxloe_system::pair::*;
+use serde_json::Value;
 
 const REGIONS: [&str; 4] = ["one", "two", "three", "four"];
 /// Number of lines written in each region.
@@ -37,6 +38,57 @@ fn verify_all(rig: &Pair, hpas: &[u64], seed: u64) -> Outcome {
 /// Index of each region's worker, in the order of [`REGIONS`].
 fn workers(rig: &Pair) -> Outcome<Vec<usize>> {
     REGIONS.iter().map(|name| Ok(rig.attached(name, "active")?.worker)).collect()
+}
+
+/// Output of a command of `cn-agent` as JSON.
+fn json(rig: &Pair, arguments: &[&str]) -> Outcome<Value> {
+    Ok(serde_json::from_str(&succeeded(rig.cli(&[arguments, &["--json"]].concat())?)?)?)
+}
+
+/// Numbers of the workers that the items of a list name.
+fn named(list: &Value) -> Vec<u64> {
+    list.as_array().into_iter().flatten().filter_map(|item| item["worker"].as_u64()).collect()
+}
+
+/// Commands show each of four workers, and the sums of all.
+fn shown_by_worker(rig: &Pair) -> Outcome {
+    let all = [0, 1, 2, 3];
+    let regions = json(rig, &["list"])?;
+    ensure(named(&regions["regions"]) == all, regions.to_string())?;
+    let sessions = json(rig, &["sessions"])?;
+    ensure(named(&sessions) == all, sessions.to_string())?;
+    let table = succeeded(rig.cli(&["sessions"])?)?;
+    let rows = table.lines().filter_map(|line| line.strip_prefix(MN)?.split_whitespace().next());
+    ensure(rows.take(4).eq(["0", "1", "2", "3"]), table)?;
+
+    let counters = json(rig, &["counters"])?;
+    ensure(named(&counters["workers"]) == all, counters.to_string())?;
+    let sent = |of: &Value| of["link"]["tx_frames"].as_u64().unwrap_or_default();
+    let each: Vec<u64> = counters["workers"].as_array().into_iter().flatten().map(sent).collect();
+    let is_sum = each.iter().all(|frames| *frames > 0) && each.iter().sum::<u64>() == sent(&counters);
+    ensure(is_sum, counters.to_string())?;
+    let second = json(rig, &["counters", "--worker", "2"])?;
+    ensure(second["worker"] == 2 && second["cpu_time_ns"].as_u64() > Some(0), second.to_string())?;
+    failed_with(&rig.cli(&["counters", "--worker", "4"])?, 2, &["no worker 4", "0 to 3"])?;
+
+    let once = ["top", "--once", "--interval", "100ms"];
+    let figures = json(rig, &once)?;
+    ensure(named(&figures["workers"]) == all, figures.to_string())?;
+    let is_one_each =
+        figures["workers"].as_array().into_iter().flatten().all(|worker| worker["regions"] == 1);
+    ensure(is_one_each && named(&figures["regions"]).len() == REGIONS.len(), figures.to_string())?;
+    let screen = succeeded(rig.cli(&once)?)?;
+    ensure(screen.lines().any(|line| line == " workers") && screen.contains("awake"), screen)
+}
+
+/// Commands do not name the worker of an agent that has one.
+fn shown_without_workers(rig: &Pair) -> Outcome {
+    for command in [&["list"][..], &["sessions"], &["counters"], &["top", "--once", "--interval", "100ms"]] {
+        let shown = json(rig, command)?.to_string();
+        ensure(!shown.contains("\"worker"), format!("{command:?}: {shown}"))?;
+    }
+    let table = succeeded(rig.cli(&["sessions"])?)?;
+    ensure(!table.contains("worker"), table)
 }
 
 fn over(cable: Builder, link: &'static str) -> Outcome {
@@ -71,6 +123,7 @@ fn over(cable: Builder, link: &'static str) -> Outcome {
     ensure(used, "a worker has sent nothing")?;
     let counters = client::counters(&rig.socket())?;
     ensure(counters.clients == 4, format!("{} ports", counters.clients))?;
+    shown_by_worker(&rig)?;
     drop(client);
 
     // After a restart with fewer workers, each region has the same address and content.
@@ -91,7 +144,8 @@ fn over(cable: Builder, link: &'static str) -> Outcome {
     verify_all(&rig, &hpas[1..3], 7)?;
     rig.stop("agent")?;
     rig.start_agent(&[])?;
-    verify_all(&rig, &hpas[1..3], 7)
+    verify_all(&rig, &hpas[1..3], 7)?;
+    shown_without_workers(&rig)
 }
 
 pub fn lines_over_four_workers() -> Outcome {

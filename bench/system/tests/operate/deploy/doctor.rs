@@ -148,6 +148,8 @@ pub fn what_is_wrong_with_an_interface_is_named() -> Outcome {
     look(&[])?.expect("MTU", "ok", "a page fits one frame")?;
     look(&["--priority", "3"])?.expect("PFC", "warn", "Data Center Bridging")?;
     look(&["--link", "xdp", "--workers", "5"])?.expect("queues", "fail", "have 1 workers")?;
+    let crowded = look(&["--workers", "2", "--cpus", "0,0"])?;
+    crowded.expect("cores of workers", "warn", "several on CPU 0")?;
 
     rig.lab.link_down("cn0")?;
     let unplugged = look(&[])?;

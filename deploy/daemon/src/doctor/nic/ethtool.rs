@@ -6,7 +6,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::{Coalescing, Queues, Rings};
+use super::{Coalescing, Queues, Rings, SteeringRule};
+use cxloe_wire::frame::Mac;
 
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const GDRVINFO: u32 = 0x03;
@@ -14,9 +15,32 @@ const GCOALESCE: u32 = 0x0e;
 const GRINGPARAM: u32 = 0x10;
 const GPAUSEPARAM: u32 = 0x12;
 const GFLAGS: u32 = 0x25;
+/// Commands for the rules that choose a queue (struct ethtool_rxnfc): their number, one of them, the numbers of all.
+const GRXCLSRLCNT: u32 = 0x2e;
+const GRXCLSRULE: u32 = 0x2f;
+const GRXCLSRLALL: u32 = 0x30;
 const GCHANNELS: u32 = 0x3c;
 /// Flag of large receive offload (ETH_FLAG_LRO): the interface merges received frames.
 const FLAG_LRO: u32 = 1 << 15;
+
+/// Length of struct ethtool_rxnfc in words, padding included; and the words in it that hold the number of a rule, the
+/// number of rules, and the first element of the list of their numbers, which may extend beyond the structure.
+const RXNFC: usize = 48;
+const RULE: usize = 44;
+const RULE_COUNT: usize = 46;
+const RULE_LIST: usize = 47;
+/// Bytes of struct ethtool_rxnfc with the kind of a rule, the destination and the source of its frames, the masks of these
+/// two, and the queue.
+const RULE_KIND: usize = 16;
+const RULE_TO: usize = 20;
+const RULE_TO_MASK: usize = 92;
+const RULE_FROM_MASK: usize = 98;
+const RULE_QUEUE: usize = 168;
+/// Kind of a rule by the Ethernet header (ETHER_FLOW), and a flag that drivers may add (FLOW_EXT).
+const ETHER_FLOW: u32 = 0x12;
+const FLOW_EXT: u32 = 0x8000_0000;
+/// Maximum number of rules that are read.
+const RULES_MAX: u32 = 4096;
 
 /// Socket and interface name for ethtool requests.
 pub struct Ethtool {
@@ -78,6 +102,26 @@ impl Ethtool {
         .filter(|queues| queues.rx > 0)
     }
 
+    /// Rules for frames to an address; `None` if the driver has no rules.
+    pub fn steering(&self) -> Option<Vec<SteeringRule>> {
+        let count = self.ask::<RXNFC>(GRXCLSRLCNT)?[RULE_COUNT].min(RULES_MAX);
+        if count == 0 {
+            return Some(Vec::new());
+        }
+        let mut all = vec![0; RXNFC + count as usize];
+        (all[0], all[RULE_COUNT]) = (GRXCLSRLALL, count);
+        if !self.fill(&mut all) {
+            return None;
+        }
+        let listed = all[RULE_COUNT].min(count) as usize;
+        let read = |number: &u32| {
+            let mut words = [0; RXNFC];
+            (words[0], words[RULE]) = (GRXCLSRULE, *number);
+            if self.fill(&mut words) { rule(&words) } else { None }
+        };
+        Some(all[RULE_LIST..].iter().take(listed).filter_map(read).collect())
+    }
+
     pub fn merges(&self) -> Option<bool> {
         Some(self.ask::<2>(GFLAGS)?[1] & FLAG_LRO != 0)
     }
@@ -92,26 +136,78 @@ impl Ethtool {
     fn ask<const N: usize>(&self, command: u32) -> Option<[u32; N]> {
         let mut words = [0; N];
         words[0] = command;
+        self.fill(&mut words).then_some(words)
+    }
+
+    /// Has the driver fill in a structure, whose first word is the command; returns whether the driver supports that.
+    fn fill(&self, words: &mut [u32]) -> bool {
         // SAFETY: ifreq is plain data for which all zeros is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_name = self.name;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
         // SAFETY: the kernel reads the command in the first word and writes no more than the structure of that command,
-        // for which the callers above have chosen `N`; both outlive the call.
+        // for which the callers above have chosen the number of words, with the list that a structure announces; both
+        // outlive the call.
         let asked =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, std::ptr::from_mut(&mut request)) };
-        (asked == 0).then_some(words)
+        asked == 0
     }
+}
+
+/// Rule in a filled struct ethtool_rxnfc; `None` if the rule does not put all frames to one address into one queue.
+fn rule(words: &[u32; RXNFC]) -> Option<SteeringRule> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let octets = |at: usize| -> Option<[u8; 6]> { bytes[at..at + 6].try_into().ok() };
+    let kind = u32::from_ne_bytes(bytes[RULE_KIND..RULE_KIND + 4].try_into().ok()?);
+    // Higher words of the number select a virtual function, and all ones discards the frames.
+    let queue = u64::from_ne_bytes(bytes[RULE_QUEUE..RULE_QUEUE + 8].try_into().ok()?);
+    let all_of_one = kind & !FLOW_EXT == ETHER_FLOW
+        && octets(RULE_TO_MASK)? == [0xff; 6]
+        && octets(RULE_FROM_MASK)? == [0; 6];
+    let queue = u32::try_from(queue).ok().filter(|_| all_of_one)?;
+    Some(SteeringRule { to: Mac(octets(RULE_TO)?), queue })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A structure as the kernel fills it for `flow-type ether dst 12:00:00:00:00:02 action 3`.
+    fn filled() -> [u8; RXNFC * 4] {
+        let mut bytes = [0; RXNFC * 4];
+        bytes[RULE_KIND..RULE_KIND + 4].copy_from_slice(&ETHER_FLOW.to_ne_bytes());
+        bytes[RULE_TO..RULE_TO + 6].copy_from_slice(&[0x12, 0, 0, 0, 0, 2]);
+        bytes[RULE_TO_MASK..RULE_TO_MASK + 6].copy_from_slice(&[0xff; 6]);
+        bytes[RULE_QUEUE..RULE_QUEUE + 8].copy_from_slice(&3_u64.to_ne_bytes());
+        bytes
+    }
+
+    fn parsed(change: impl FnOnce(&mut [u8])) -> Option<SteeringRule> {
+        let mut bytes = filled();
+        change(&mut bytes);
+        let mut words = [0; RXNFC];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *word = u32::from_ne_bytes(*bytes);
+        }
+        rule(&words)
+    }
+
+    #[test]
+    fn rules_that_steer_an_address_to_a_queue_are_read() {
+        let wanted = SteeringRule { to: Mac([0x12, 0, 0, 0, 0, 2]), queue: 3 };
+        assert_eq!(parsed(|_| {}), Some(wanted));
+        assert_eq!(parsed(|bytes| bytes[RULE_TO_MASK + 5] = 0), None, "several addresses");
+        assert_eq!(parsed(|bytes| bytes[RULE_FROM_MASK] = 0xff), None, "frames of one sender only");
+        assert_eq!(parsed(|bytes| bytes[RULE_QUEUE..RULE_QUEUE + 8].fill(0xff)), None, "they are discarded");
+        let ip = 0x10_u32.to_ne_bytes();
+        assert_eq!(parsed(|bytes| bytes[RULE_KIND..RULE_KIND + 4].copy_from_slice(&ip)), None, "IP alone");
+    }
+
     #[test]
     fn an_absent_interface_reports_nothing() {
         let ethtool = Ethtool::open("no-such-nic").unwrap();
         assert!(ethtool.driver().is_none() && ethtool.rings().is_none() && ethtool.coalescing().is_none());
+        assert!(ethtool.steering().is_none());
         assert!(Ethtool::open("a-name-that-is-too-long").is_err());
     }
 }

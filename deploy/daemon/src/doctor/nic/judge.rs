@@ -3,6 +3,7 @@
 use super::{Nic, Presence};
 use crate::doctor::permissions::Xdp;
 use crate::doctor::{Check, Group};
+use cxloe_wire::frame::Mac;
 
 /// Maximum interrupt delay, in microseconds, that is short compared with a round trip.
 const COALESCING_US_MAX: u32 = 8;
@@ -14,6 +15,10 @@ pub struct Demand {
     /// Minimum MTU with which a page fits one frame, in bytes.
     pub mtu_page: usize,
     pub workers: u32,
+    /// Queues of the interface that each worker serves.
+    pub queues: u32,
+    /// Addresses of all queues, by number; empty if the queues have no addresses of their own.
+    pub addresses: Vec<Mac>,
     /// Slots of the daemon's own receive ring, in frames.
     pub ring: u32,
     pub spinning: bool,
@@ -64,6 +69,7 @@ impl Nic {
             self.judge_coalescing(),
             self.judge_rings(demand),
             self.judge_queues(demand),
+            self.judge_steering(demand),
             self.judge_merging(),
             self.judge_polling(demand),
             self.judge_pfc(demand),
@@ -159,26 +165,50 @@ impl Nic {
     }
 
     fn judge_queues(&self, demand: &Demand) -> Option<Check> {
-        let (name, queues, workers) = (&self.name, self.queues?, demand.workers);
-        let shown = format!("{} that receive, {workers} workers", queues.rx);
-        if demand.xdp == Xdp::Not || queues.rx == workers {
+        let (name, queues, workers, each) = (&self.name, self.queues?, demand.workers, demand.queues);
+        let wanted = workers * each;
+        let with = if each > 1 { format!(" with {each} each") } else { String::new() };
+        let shown = format!("{} that receive, {workers} workers{with}", queues.rx);
+        if demand.xdp == Xdp::Not || queues.rx == wanted {
             return Some(ok("queues", shown));
         }
-        if queues.rx < workers {
-            if queues.rx_max < workers {
-                let advice =
-                    format!("each worker of AF_XDP has a queue of its own: have {} workers", queues.rx);
-                return Some(fail_or_warn(demand, "queues", shown, advice));
-            }
-            let advice =
-                format!("each worker of AF_XDP has a queue of its own: ethtool -L {name} combined {workers}");
+        if queues.rx < wanted {
+            let advice = if queues.rx_max >= wanted {
+                format!("each worker of AF_XDP has a queue of its own: ethtool -L {name} combined {wanted}")
+            } else if each > 1 {
+                format!("each queue of a worker of AF_XDP is one of the interface: have {} in all", queues.rx)
+            } else {
+                format!("each worker of AF_XDP has a queue of its own: have {} workers", queues.rx)
+            };
             return Some(fail_or_warn(demand, "queues", shown, advice));
         }
         let advice = format!(
-            "AF_XDP does not see frames that arrive in a queue without a worker: ethtool -L {name} combined {workers}; or \
+            "AF_XDP does not see frames that arrive in a queue without a worker: ethtool -L {name} combined {wanted}; or \
              steer each peer: ethtool -N {name} flow-type ether src MAC action QUEUE"
         );
         Some(warn("queues", shown, advice))
+    }
+
+    /// Judges whether the frames to each queue's address arrive in that queue: AF_XDP needs a rule for each.
+    fn judge_steering(&self, demand: &Demand) -> Option<Check> {
+        if demand.xdp == Xdp::Not || demand.addresses.len() < 2 {
+            return None;
+        }
+        let (name, rules) = (&self.name, self.steering.as_ref()?);
+        let unsteered = |(to, queue): (&Mac, u32)| {
+            let is_steered = rules.iter().any(|rule| rule.to == *to && rule.queue == queue);
+            (!is_steered).then(|| format!("ethtool -N {name} flow-type ether dst {to} action {queue}"))
+        };
+        let missing: Vec<String> = demand.addresses.iter().zip(0..).filter_map(unsteered).collect();
+        let count = demand.addresses.len();
+        if missing.is_empty() {
+            return Some(ok("steering", format!("a rule for each of {count} queues")));
+        }
+        let advice = format!(
+            "AF_XDP does not see frames that arrive in another queue than that of their address: {}",
+            missing.join("; ")
+        );
+        Some(warn("steering", format!("no rule for {} of {count} queues", missing.len()), advice))
     }
 
     fn judge_merging(&self) -> Option<Check> {
@@ -247,7 +277,7 @@ fn fail_or_warn(demand: &Demand, name: &str, found: String, advice: String) -> C
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Coalescing, Queues, Rings};
+    use super::super::{Coalescing, Queues, Rings, SteeringRule};
     use super::*;
     use crate::doctor::Level;
 
@@ -277,6 +307,8 @@ mod tests {
             mtu_min: 97,
             mtu_page: 4137,
             workers: 2,
+            queues: 1,
+            addresses: Vec::new(),
             ring: 1024,
             spinning: true,
             xdp: Xdp::May,
@@ -362,6 +394,40 @@ mod tests {
         assert_eq!(verdict(&queues(1, 1), &must, "queues").0, Level::Fail);
         let not = Demand { xdp: Xdp::Not, ..demand() };
         assert_eq!(verdict(&queues(8, 64), &not, "queues").0, Level::Ok);
+    }
+
+    #[test]
+    fn workers_with_several_queues_want_all_of_them() {
+        let two_each = Demand { queues: 2, ..demand() };
+        let judge =
+            |rx, rx_max| verdict(&Nic { queues: Some(Queues { rx, rx_max }), ..nic() }, &two_each, "queues");
+        assert_eq!(judge(4, 64).0, Level::Ok);
+        assert_eq!(judge(2, 64).0, Level::Warn);
+        assert!(
+            judge(2, 64).1.contains("ethtool -L eth9 combined 4") && judge(3, 3).1.contains("have 3 in all")
+        );
+    }
+
+    #[test]
+    fn each_queue_with_an_address_of_its_own_wants_a_rule() {
+        let own = Mac([2, 0, 0, 0, 0, 1]);
+        let sharded = Demand { addresses: vec![own, own.shard(1)], ..demand() };
+        let rule = |shard, queue| SteeringRule { to: own.shard(shard), queue };
+        let with = |rules: &[SteeringRule]| Nic { steering: Some(rules.to_vec()), ..nic() };
+        let judge = |rules: &[SteeringRule]| verdict(&with(rules), &sharded, "steering");
+        assert_eq!(judge(&[rule(1, 1), rule(0, 0)]).0, Level::Ok);
+        let (level, advice) = judge(&[rule(0, 0), rule(1, 0)]);
+        assert_eq!(level, Level::Warn);
+        assert!(
+            advice.ends_with(": ethtool -N eth9 flow-type ether dst 12:00:00:00:00:02 action 1"),
+            "{advice}"
+        );
+        assert!(judge(&[]).1.contains("dst 02:00:00:00:00:01 action 0; ethtool"));
+        let unjudged =
+            |nic: &Nic, demand: &Demand| nic.judge(demand).iter().all(|check| check.name != "steering");
+        assert!(unjudged(&nic(), &sharded), "the driver says nothing of its rules");
+        assert!(unjudged(&with(&[]), &demand()), "all queues have one address");
+        assert!(unjudged(&with(&[]), &Demand { xdp: Xdp::Not, ..sharded }));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod ethtool;
 mod judge;
 mod read;
 
+use cxloe_wire::frame::Mac;
 pub use judge::Demand;
 
 /// Settings of an interface; a field is `None` if neither kernel nor driver shows the setting.
@@ -39,6 +40,8 @@ pub struct Nic {
     pub coalescing: Option<Coalescing>,
     pub rings: Option<Rings>,
     pub queues: Option<Queues>,
+    /// Rules by which the interface chooses a queue for frames to an address.
+    pub steering: Option<Vec<SteeringRule>>,
     /// True if the hardware merges received frames (large receive offload).
     pub merges: Option<bool>,
     /// True if the interface honours or sends link-level pause frames (802.3x).
@@ -83,4 +86,12 @@ pub struct Queues {
     pub rx: u32,
     /// Maximum number of queues that receive.
     pub rx_max: u32,
+}
+
+/// Rule that puts all frames to one address into one queue (an n-tuple filter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteeringRule {
+    /// Destination MAC address of the frames.
+    pub to: Mac,
+    pub queue: u32,
 }

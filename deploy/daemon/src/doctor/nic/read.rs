@@ -61,6 +61,7 @@ impl Nic {
         self.coalescing = ethtool.coalescing();
         self.rings = ethtool.rings();
         self.queues = ethtool.queues().or(self.queues);
+        self.steering = ethtool.steering();
         self.merges = ethtool.merges();
         self.pauses = ethtool.pauses();
         self
