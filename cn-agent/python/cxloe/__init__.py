@@ -8,7 +8,7 @@
         memory.flush()
 
 ``connect`` opens a connection to the agent of this machine (``cn-agent run``), which reads and writes lines of 64 bytes
-and maps regions. ``cxloe.manager`` makes, lists and destroys regions.
+and maps regions. ``cxloe.manager`` makes, lists and destroys regions, and ``cxloe.aio`` has the calls for ``asyncio``.
 
 No wait in a call holds the interpreter's lock: other threads run meanwhile. Touching a page of a mapping that is not in
 this machine is no call: a thread that does so holds the lock until the page is there, as with every page fault.
