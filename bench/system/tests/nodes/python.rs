@@ -14,7 +14,7 @@ use cxloe_system::pair::*;
 use cxloe_system::{Test, source, tests, text};
 
 /// Time limit on the package's own tests.
-const RUN_MAX: Duration = Duration::from_secs(120);
+const RUN_MAX: Duration = Duration::from_secs(300);
 
 pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![the_wheel_works_in_a_fresh_environment]
