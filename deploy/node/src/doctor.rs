@@ -10,7 +10,7 @@ use cxloe_daemon::doctor::machine::{CpuUse, Machine};
 use cxloe_daemon::doctor::nic::{Demand, Nic};
 use cxloe_daemon::doctor::permissions::{Process, Xdp};
 use cxloe_daemon::doctor::quota::CpuQuota;
-use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
+use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, dpdk, folder_for_files, secret};
 use cxloe_daemon::{ConfigError, OptionSources, Unit, instance_socket, is_outside_kernel};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
@@ -104,23 +104,35 @@ impl NodeHost {
             Ok(config) => checks.extend(examine(self, &config)),
             Err(_) => {
                 checks.extend(Machine::read(&self.host).judge());
-                checks.extend(self.process.judge_links(S::PROGRAM, Xdp::May, 1));
-                let judge =
-                    |name: String| Nic::read(&self.host, &name).judge(&demand(1, Backend::Auto, false, None));
-                checks.extend(interface.into_iter().flat_map(judge));
+                checks.extend(self.examine_interface::<S>(interface.as_deref()));
             }
         }
         checks
     }
 
-    /// Checks that apply whether or not the node runs; `link` is the configuration of its first link.
+    /// Checks of an interface, if one is given, for a node whose other options cannot be used.
+    fn examine_interface<S: ProgramSettings>(&self, interface: Option<&str>) -> Vec<Check> {
+        if let Some(name) = interface.filter(|name| is_outside_kernel(name)) {
+            return dpdk::device(&self.host, name).judge(&self.process, 1, false);
+        }
+        let mut checks = self.process.judge_links(S::PROGRAM, Xdp::May, 1);
+        let judge = |name: &str| Nic::read(&self.host, name).judge(&demand(1, Backend::Auto, false, None));
+        checks.extend(interface.into_iter().flat_map(judge));
+        checks
+    }
+
+    /// Checks that apply whether or not the node runs; `link` is the configuration of its first link. A device that the
+    /// running node has (`in_use`) is not opened, as it belongs to one process.
     pub fn examine<S: ProgramSettings>(
         &self,
         config: &NodeConfig,
         workers: Workers,
         nic: &Nic,
         link: &LinkConfig,
+        in_use: bool,
     ) -> Vec<Check> {
+        let device =
+            is_outside_kernel(&config.interface).then(|| dpdk::device(&self.host, &config.interface));
         let spinning = config.wait == WaitStyle::Busy;
         let machine = Machine::read(&self.host);
         let mut checks = machine.judge();
@@ -129,10 +141,11 @@ impl NodeHost {
             spinning,
             pinned: workers.cpus.clone(),
             flag: workers.flag,
-            near: nic.numa_node,
+            near: device.as_ref().map_or(nic.numa_node, |device| device.numa_node()),
         }));
-        if is_outside_kernel(&config.interface) {
-            checks.push(judge_device(&own_mac(link)));
+        if let Some(device) = &device {
+            checks.extend(device.judge(&self.process, workers.count.into(), in_use));
+            checks.push(judge_device((!in_use).then(|| own_mac(link))));
         } else if config.is_over_udp() {
             checks.push(self.process.judge_udp(&self.host));
             checks.push(judge_address(&own_address(link)));
@@ -157,12 +170,17 @@ pub fn print<S: ProgramSettings>(checks: Vec<Check>, json: bool) -> ExitCode {
     Report::new(S::PROGRAM, RELEASE, checks).print(output)
 }
 
-/// Judges a DPDK device by the result of reading its MAC address, for which the plug-in was loaded and DPDK started.
-fn judge_device(mac: &Result<Mac, LinkError>) -> Check {
+/// Judges a DPDK device by the result of reading its MAC address, for which the plug-in was loaded and DPDK started;
+/// `None` if the running node has the device.
+fn judge_device(mac: Option<Result<Mac, LinkError>>) -> Check {
     let (group, name) = (Group::Interface, "DPDK device");
     match mac {
-        Ok(mac) => Check::ok(group, name, mac.to_string()),
-        Err(error) => Check::fail(group, name, error.to_string(), "the link cannot be opened"),
+        None => Check::ok(group, name, "the running node has it"),
+        Some(Ok(mac)) => Check::ok(group, name, mac.to_string()),
+        Some(Err(error)) => {
+            let advice = "the link cannot be opened: other checks of memory, rights and the card may say why";
+            Check::fail(group, name, error.to_string(), advice)
+        }
     }
 }
 
@@ -233,6 +251,14 @@ mod tests {
         // The loopback interface has no Ethernet address, so no link can be opened on it.
         assert!(workers(true).addresses(&LinkConfig::new("lo")).is_empty());
         assert!(workers(false).addresses(&LinkConfig::new("lo")).is_empty());
+    }
+
+    #[test]
+    fn a_device_is_there_or_in_use() {
+        let error = LinkError::Down("x".into());
+        let level = |mac| judge_device(mac).level;
+        assert_eq!([level(None), level(Some(Ok(Mac::default())))], [Level::Ok; 2]);
+        assert_eq!(level(Some(Err(error))), Level::Fail);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::{Faults, help};
 
 const PROGRAMS: [&str; 4] = ["gmm", "mn-server", "cn-agent", "cxloe-bench"];
 /// Scripts of this project. Their help has no fixed form, so it is searched as plain text.
-const SCRIPTS: [&str; 3] = ["deploy/lab/lab", "deploy/tune/nic", "deploy/vm/guest/guest"];
+const SCRIPTS: [&str; 4] = ["deploy/lab/lab", "deploy/tune/dpdk", "deploy/tune/nic", "deploy/vm/guest/guest"];
 /// Languages of fenced blocks that contain command lines.
 const SHELLS: [&str; 6] = ["", "sh", "bash", "console", "ini", "yaml"];
 /// Words that may precede a command; `ip netns exec NAME` and variable assignments are removed as well.

@@ -17,6 +17,9 @@ use cxloe_daemon::doctor::nic::Nic;
 use cxloe_daemon::doctor::{Check, Group};
 use cxloe_node::doctor::{NodeHost, RELEASE, Workers, judge_link, print};
 
+/// Backend of an agent that has a device of DPDK.
+const DPDK: &str = "dpdk";
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Without options, those of /etc/cxloe/cn-agent.toml are checked, if it exists.
@@ -60,13 +63,13 @@ fn examine(config: &Config, machine: &NodeHost) -> Vec<Check> {
         cpus: config.cpus.clone(),
         flag: "--cpus",
     };
-    let mut checks = machine.examine::<Settings>(&config.node, workers, &nic, &link);
-
     let sessions = client::sessions(&config.socket);
+    let counters = sessions.as_ref().ok().and_then(|_| client::counters_by_worker(&config.socket).ok());
+    let in_use = counters.as_ref().is_some_and(|counters| counters.all.backend == DPDK);
+    let mut checks = machine.examine::<Settings>(&config.node, workers, &nic, &link, in_use);
+
     checks.push(judge_daemon(&sessions));
-    if sessions.is_ok()
-        && let Ok(counters) = client::counters_by_worker(&config.socket)
-    {
+    if let Some(counters) = &counters {
         checks.extend([judge_agent_link(&counters.all), judge_sleep(&counters.all)]);
         checks.extend(judge_workers(&counters.workers));
     }

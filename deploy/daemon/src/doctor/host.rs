@@ -49,6 +49,12 @@ impl Host {
         names
     }
 
+    /// Last part of the target of a symbolic link, as the name of a driver; `None` if there is no such link.
+    pub fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
+        let target = fs::read_link(self.path(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
     /// A list of CPUs, as in `0-3,8`; empty if the file cannot be read.
     pub fn cpus(&self, path: impl AsRef<Path>) -> Vec<usize> {
         self.text(path).map(|text| cpu_list(&text)).unwrap_or_default()
@@ -93,6 +99,7 @@ mod tests {
         assert_eq!((host.number("sys/a/mtu"), host.number::<u32>("sys/a/b")), (Some(1500_u32), None));
         assert_eq!(host.names("sys/a"), ["b", "mtu"]);
         assert!(host.names("sys/none").is_empty() && host.text("sys/none").is_none());
+        assert!(host.link_name("sys/a/mtu").is_none() && host.link_name("sys/none").is_none());
         assert!(!host.is_real() && Host::default().is_real());
     }
 }

@@ -2,7 +2,7 @@
 //! daemon, and advice where it is not.
 //!
 //! ```text
-//!   /proc, /sys below a root --> Host ----> Machine, Process, CpuQuota, Nic      facts, each read once
+//!   /proc, /sys below a root --> Host ----> Machine, Process, CpuQuota, Nic, DpdkDevice   facts, each read once
 //!   a unit of systemd, ethtool, DCB of an interface ------^    |
 //!   what the daemon is to do (workers, MTU, ...) -------------+--> judge --> [Check: ok, warn or fail; what to do] --> Report
 //! ```
@@ -12,6 +12,7 @@
 //! peers itself, and adds the results to the [`Report`].
 
 mod check;
+pub mod dpdk;
 mod folders;
 mod host;
 pub mod machine;

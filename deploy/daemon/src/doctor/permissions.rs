@@ -20,12 +20,16 @@ pub(crate) const NET_ADMIN: Capability = Capability { number: 12, name: "CAP_NET
 pub(crate) const NET_RAW: Capability = Capability { number: 13, name: "CAP_NET_RAW" };
 /// Locking memory beyond the limit.
 pub(crate) const IPC_LOCK: Capability = Capability { number: 14, name: "CAP_IPC_LOCK" };
+/// Using a device by vfio without an IOMMU.
+pub(crate) const SYS_RAWIO: Capability = Capability { number: 17, name: "CAP_SYS_RAWIO" };
 /// Handling page faults and reading memory of other processes.
 pub const SYS_PTRACE: Capability = Capability { number: 19, name: "CAP_SYS_PTRACE" };
+/// Seeing the physical addresses of memory.
+pub(crate) const SYS_ADMIN: Capability = Capability { number: 21, name: "CAP_SYS_ADMIN" };
 /// Loading BPF programs into the kernel.
 pub(crate) const BPF: Capability = Capability { number: 39, name: "CAP_BPF" };
 
-const CAPABILITIES: [Capability; 5] = [NET_ADMIN, NET_RAW, IPC_LOCK, SYS_PTRACE, BPF];
+const CAPABILITIES: [Capability; 7] = [NET_ADMIN, NET_RAW, IPC_LOCK, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, BPF];
 
 /// Bytes of the frame memory that one AF_XDP socket locks, at most: 1536 chunks of 4 KiB.
 const XDP_LOCKED: u64 = 1536 * 4096;
@@ -197,14 +201,18 @@ impl Process {
     }
 
     pub fn judge_lock(&self, name: &str, bytes: u64) -> Check {
+        self.judge_locking(name, bytes, "; or do without locking")
+    }
+
+    /// Judges whether the process may lock `bytes`; `otherwise` is what the operator can do instead of raising the limit.
+    pub(crate) fn judge_locking(&self, name: &str, bytes: u64, otherwise: &str) -> Check {
         if self.may_lock(bytes) {
             return Check::ok(Group::Permissions, name, format!("{} may be locked", size(bytes)));
         }
         let limit = self.lockable.map_or_else(String::new, size);
         let found = format!("{limit} may be locked, {} is to be", size(bytes));
         let raise = self.raise("LimitMEMLOCK=infinity", "ulimit -l unlimited");
-        let advice = format!("{raise}; or do without locking");
-        Check::fail(Group::Permissions, name, found, advice)
+        Check::fail(Group::Permissions, name, found, format!("{raise}{otherwise}"))
     }
 
     pub fn judge_files(&self, wanted: u64) -> Check {

@@ -62,10 +62,11 @@ fn examine(config: &Config, machine: &NodeHost, try_link: bool) -> Vec<Check> {
         cpus: config.cpus.clone(),
         flag: "--cpus",
     };
-    let mut checks = machine.examine::<Settings>(&config.node, workers, &nic, &link);
-
     let socket = config.socket.clone().or_else(|| machine.socket.clone()).unwrap_or_else(default_socket);
     let node = ask(&socket);
+    let mut checks =
+        machine.examine::<Settings>(&config.node, workers, &nic, &link, has(&node, &config.node.interface));
+
     checks.push(judge_daemon(&node));
     checks.extend(node.as_ref().ok().map(judge_running_link));
     if matches!(node, Err(AskError::NoNode { .. })) {
@@ -87,6 +88,14 @@ fn examine(config: &Config, machine: &NodeHost, try_link: bool) -> Vec<Check> {
         );
     }
     checks
+}
+
+/// True if a node runs that has opened the interface, or that does not tell.
+fn has(node: &Result<NodeStatus, AskError>, interface: &str) -> bool {
+    match node {
+        Ok(node) => node.interface == interface,
+        Err(error) => matches!(error, AskError::Forbidden(_)),
+    }
 }
 
 /// Judges the link that was opened, or the error, by the backend that the options ask for.
@@ -212,6 +221,14 @@ mod tests {
         assert_eq!(level(Err(AskError::NoNode { path: path.clone(), source: source() })), Level::Ok);
         assert_eq!(level(Err(AskError::Forbidden(path.clone()))), Level::Warn);
         assert_eq!(level(Err(AskError::Silent(path))), Level::Fail);
+    }
+
+    #[test]
+    fn a_device_is_in_use_if_its_node_runs() {
+        let path = PathBuf::from("/x");
+        let source = std::io::Error::other("no");
+        assert!(has(&Err(AskError::Forbidden(path.clone())), "dpdk:0000:03:00.0"));
+        assert!(!has(&Err(AskError::NoNode { path, source }), "dpdk:0000:03:00.0"));
     }
 
     #[test]

@@ -220,6 +220,24 @@ pub fn missing_rights_are_named() -> Outcome {
     ensure(level == "ok" || output_text.contains("LimitMEMLOCK"), output_text)
 }
 
+/// A device of DPDK is judged by what the kernel says of it, also without the plug-in.
+pub fn a_card_is_looked_at_before_it_is_taken() -> Outcome {
+    let rig = Pair::bare()?;
+    let look = |device: &str| -> Outcome<Findings> {
+        let mut command = Command::new(program("mn-server")?);
+        command.args(["doctor", "--json", "-i", device, "--static-map", "/dev/null", "--pool-size", "32M"]);
+        command.arg("--socket").arg(rig.path("none.sock")).env("CXLOE_DPDK", "/none/such.so");
+        finish(&rig, "mn", command)
+    };
+    let absent = look("dpdk:ffff:ff:1f.7,mtu=9000")?;
+    absent.expect("PCI device", "fail", "there is no ffff:ff:1f.7")?;
+    absent.expect("DPDK device", "fail", "make dpdk")?;
+    absent.check("huge pages for DPDK")?;
+    let shared = look("dpdk:net_memif0,role=server")?;
+    ensure(shared.check("IOMMU").is_err(), "shared memory is no card")?;
+    shared.check("huge pages for DPDK").map(drop)
+}
+
 pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     let rig = Pair::bare()?;
     let path = |name: &str| rig.path(name).display().to_string();

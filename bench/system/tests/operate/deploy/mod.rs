@@ -50,6 +50,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         doctor::what_is_wrong_with_an_interface_is_named,
         doctor::an_interface_is_known_by_its_alternative_names,
         doctor::missing_rights_are_named,
+        doctor::a_card_is_looked_at_before_it_is_taken,
         doctor::wrong_options_and_absent_peers_are_named,
     ]
 }

@@ -167,6 +167,8 @@ pub fn packages_come_and_go() -> Outcome {
         "usr/share/cxloe/prometheus/alerts.yml",
         "usr/share/cxloe/prometheus/prometheus.yml",
         "usr/share/cxloe/tune/nic",
+        "usr/share/cxloe/tune/dpdk",
+        "usr/lib/systemd/system/cn-agent.service.d/dpdk.conf",
         "etc/cxloe/cn-agent.toml",
     ] {
         ensure(installed.contains(file), format!("{file} is not installed"))?;

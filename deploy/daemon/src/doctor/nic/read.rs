@@ -24,10 +24,6 @@ impl Nic {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
         let flags =
             host.text(at("flags")).and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
-        let link = |file: &str| {
-            let target = std::fs::read_link(host.path(at(file))).ok()?;
-            Some(target.file_name()?.to_string_lossy().into_owned())
-        };
         let queues = host.names(at("queues")).iter().filter(|queue| queue.starts_with("rx-")).count() as u32;
         Nic {
             name: name.to_owned(),
@@ -43,9 +39,9 @@ impl Nic {
                 .and_then(|speed| u32::try_from(speed).ok())
                 .filter(|speed| *speed > 0),
             half_duplex: host.text(at("duplex")).is_some_and(|duplex| duplex == "half"),
-            master: link("master"),
+            master: host.link_name(at("master")),
             numa_node: host.number(at("device/numa_node")),
-            driver: link("device/driver").unwrap_or_default(),
+            driver: host.link_name(at("device/driver")).unwrap_or_default(),
             deferred_interrupts: host.number(at("napi_defer_hard_irqs")),
             queues: (queues > 0).then_some(Queues { rx: queues, rx_max: queues }),
             ..Nic::default()
