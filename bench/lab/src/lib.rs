@@ -56,7 +56,7 @@ pub use named::{Change, LabSettings, NAMED_NODES_MAX, NamedError, NamedLab, keep
 pub use namespace::Namespace;
 pub use privilege::{LabPrivilege, become_private_user_namespace, may_make_labs};
 pub use process::Process;
-pub use programs::program;
+pub use programs::{example, program};
 pub use star::{STAR_NODES_MAX, compute_node_mac, memory_node_mac};
 
 use process::Spawner;

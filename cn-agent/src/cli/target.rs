@@ -71,6 +71,7 @@ pub(super) mod tests {
             uid: None,
             created_ms: 0,
             sealed: false,
+            epoch: 0,
             state: "active".into(),
             attachment: Attaching::Attached,
             worker: 0,

@@ -20,6 +20,7 @@ fn region(name: &str, size: u64) -> AttachedRegion {
         uid: None,
         created_ms: 0,
         sealed: false,
+        epoch: 0,
         state: "active".into(),
         attachment: Attaching::Attached,
         worker: 0,

@@ -24,6 +24,8 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -253,6 +255,40 @@ impl Mapping {
     /// Whether the region is sealed: the memory can only be read, and a write to it raises SIGSEGV.
     pub fn is_sealed(&self) -> bool {
         self.sealed
+    }
+
+    /// Value of the word `index` of the memory: the 8 bytes from byte `8 * index` on. Other threads and processes may
+    /// store to the word at the same time.
+    ///
+    /// # Panics
+    /// If the memory has no such word.
+    pub fn load(&self, index: usize) -> u64 {
+        self.word(index).load(Relaxed)
+    }
+
+    /// Stores `value` in the word `index` of the memory: the 8 bytes from byte `8 * index` on. Other threads and
+    /// processes may use the word at the same time.
+    ///
+    /// # Errors
+    /// [`MapError::Sealed`].
+    ///
+    /// # Panics
+    /// If the memory has no such word.
+    pub fn store(&self, index: usize, value: u64) -> Result<(), MapError> {
+        if self.sealed {
+            return Err(MapError::Sealed);
+        }
+        self.word(index).store(value, Relaxed);
+        Ok(())
+    }
+
+    #[expect(unsafe_code, reason = "the memory is viewed as atomic words")]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.len() / size_of::<AtomicU64>(), "the region has no word {index}");
+        // SAFETY: the mapping begins at a page boundary, so the word is aligned; it lies in the mapping (checked above),
+        // which stays as long as `self` lives. Accesses are atomic, and none writes to a sealed region; slices of the
+        // memory are made by unsafe calls, whose callers ensure that nothing else uses the memory meanwhile.
+        unsafe { &*self.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
     /// Always false: a region has at least one page.

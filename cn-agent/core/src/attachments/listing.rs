@@ -28,6 +28,7 @@ impl Attachments {
             uid: region.uid,
             created_ms: region.created_ms,
             sealed: region.sealed,
+            epoch: region.epoch,
             state: region.state.to_string(),
             attachment: match self.phase(&region.name) {
                 AttachmentPhase::Attached => Attaching::Attached,

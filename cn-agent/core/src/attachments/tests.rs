@@ -233,6 +233,15 @@ fn a_region_is_connecting_until_the_sessions_of_all_its_memory_nodes_are_open() 
 }
 
 #[test]
+fn the_epoch_shown_never_goes_back() {
+    let mut table = Attachments::default();
+    for (told, shown) in [(1, 1), (3, 3), (2, 3)] {
+        table.follow(&[Region { epoch: told, ..region("a", 2 * MIB, RegionState::Active) }], false);
+        assert_eq!(table.list()[0].epoch, shown);
+    }
+}
+
+#[test]
 fn what_the_manager_wants_back_is_acknowledged_once_it_is_let_go_of() {
     let mut table = Attachments::default();
     let active = region("a", 2 * MIB, RegionState::Active);

@@ -81,6 +81,10 @@ pub struct AttachedRegion {
     /// Whether the region is sealed: it can only be read.
     #[serde(default)]
     pub sealed: bool,
+    /// Epoch of the region, a number that grows when the region moves to another compute node or when the set of its
+    /// legs (parts on memory nodes) in sync changes; omitted in JSON while it is 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub epoch: u64,
     /// State of the region in the manager's last answer: `active`, `degraded`, `lost`, …
     pub state: String,
     pub attachment: Attaching,
@@ -122,8 +126,8 @@ fn is_first(worker: &usize) -> bool {
     *worker == 0
 }
 
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// An HDM decoder of a region: a range of addresses that is interleaved over memory nodes.

@@ -6,6 +6,7 @@
 
 mod binding;
 mod clones;
+mod examples;
 mod labels;
 mod load;
 mod memory;
@@ -32,6 +33,8 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         moves::a_move_is_finished_or_ends_whoever_stops,
         sealed::sealed_regions_are_read_by_many_and_written_by_none,
         sealed::sealed_regions_are_mapped_to_be_read,
+        examples::a_sealed_set_is_scanned_at_two_nodes_at_once,
+        examples::a_counter_moves_and_loses_no_count,
         clones::snapshots_and_clones_keep_their_content,
         clones::what_is_cloned_is_named_and_what_cannot_be,
         binding::unbinding_one_leaves_the_other_alone,

@@ -141,8 +141,10 @@ pub fn sealed_regions_are_mapped_to_be_read() -> Outcome {
             let wrong = (900..).zip(words(memory)).find(|(expected, word)| expected != word);
             ensure(wrong.is_none(), format!("a page has another content: {wrong:?}"))?;
         }
-        let refused = memory.discard(0..4096);
-        ensure(matches!(refused, Err(MapError::Sealed)), format!("{refused:?}"))?;
+        for refused in [memory.discard(0..4096), memory.store(0, 0)] {
+            ensure(matches!(refused, Err(MapError::Sealed)), format!("{refused:?}"))?;
+        }
+        ensure(memory.load(0) == 900, "a refused write has changed the content")?;
     }
     Ok(())
 }
