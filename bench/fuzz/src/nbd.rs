@@ -41,9 +41,18 @@ pub fn nbd(data: &[u8]) {
 
 fn within(command: &ExportCommand) {
     let (offset, length) = match *command {
-        ExportCommand::Read { offset, length, .. } => (offset, length),
-        ExportCommand::Write { offset, length, .. } => (offset, length),
-        _ => return,
+        ExportCommand::Read { offset, length, .. } | ExportCommand::Write { offset, length } => {
+            assert!(length <= LENGTH_MAX);
+            (offset, length)
+        }
+        ExportCommand::WriteZeroes { offset, length }
+        | ExportCommand::Trim { offset, length }
+        | ExportCommand::Cache { offset, length } => (offset, length),
+        ExportCommand::BlockStatus { length } => {
+            assert!(length > 0);
+            (0, length)
+        }
+        ExportCommand::Flush => (0, 0),
     };
-    assert!(length <= LENGTH_MAX && offset.checked_add(u64::from(length)).is_some_and(|end| end <= SIZE));
+    assert!(offset.checked_add(u64::from(length)).is_some_and(|end| end <= SIZE));
 }

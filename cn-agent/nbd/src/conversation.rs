@@ -8,9 +8,11 @@
 //! ```
 //!
 //! The conversation answers everything that the protocol alone decides: options, requests beyond the end,
-//! writes to a read-only export, unknown commands. The payload of a write bypasses the conversation
-//! ([`ConversationStep::Payload`]), so that the conversation never buffers more than an option or a header of
-//! a client.
+//! writes to a read-only export, zeros that have to be fast, unknown commands. The payload of a write bypasses
+//! the conversation ([`ConversationStep::Payload`]), so that the conversation never buffers more than an option
+//! or a header of a client.
+
+mod contexts;
 
 use super::output::{Output, clipped};
 use super::wire::{
@@ -83,6 +85,17 @@ pub enum ExportCommand {
         /// Length in bytes.
         length: u32,
     },
+    /// Read a range ahead, without sending it.
+    Cache {
+        offset: u64,
+        /// Length in bytes.
+        length: u32,
+    },
+    /// Tell where a range has holes and zeros. Its offset does not matter, because every range has the same answer.
+    BlockStatus {
+        /// Length in bytes, never 0.
+        length: u32,
+    },
     /// Make all completed writes durable.
     Flush,
 }
@@ -150,6 +163,8 @@ pub struct Conversation {
     phase: NegotiationPhase,
     handshake: Handshake,
     options: u32,
+    /// Whether the client has selected the metadata context `base:allocation`.
+    allocation: bool,
     input: Vec<u8>,
     /// Length in bytes of the consumed part at the beginning of `input`.
     taken: usize,
@@ -169,6 +184,7 @@ impl Conversation {
             phase: NegotiationPhase::Greeted,
             handshake: Handshake::empty(),
             options: 0,
+            allocation: false,
             input: Vec::new(),
             taken: 0,
             said,
@@ -297,6 +313,7 @@ impl Conversation {
                 self.reply(option, OptReply::Ack, &[]);
             }
             OptionCode::Info | OptionCode::Go => self.info(option, &data, output),
+            OptionCode::ListMetaContext | OptionCode::SetMetaContext => self.contexts(option, &data, output),
             OptionCode::StructuredReply if data.is_empty() => {
                 output.set_structured();
                 self.reply(option, OptReply::Ack, &[]);
@@ -331,13 +348,9 @@ impl Conversation {
         let Some((name, asked)) = parse_info(data) else {
             return self.refuse(option, OptReply::Invalid, "the data of the option does not add up");
         };
-        if !self.is_offered(name) {
-            return self.refuse(option, OptReply::Unknown, "no such export; ask for the list, or name none");
-        }
-        let size = match self.offer.size.clone() {
+        let size = match self.export_size(name) {
             Ok(size) => size,
-            Err(Unavailable::Away(why)) => return self.refuse(option, OptReply::Shutdown, &why),
-            Err(Unavailable::Full(why)) => return self.refuse(option, OptReply::Policy, &why),
+            Err((reply, why)) => return self.refuse(option, reply, &why),
         };
         let kind = |info: Info| (info as u16).to_be_bytes();
         let abilities = self.abilities(output).bits().to_be_bytes();
@@ -362,6 +375,17 @@ impl Conversation {
         format!("region {} in remote memory (CXL over Ethernet)", self.offer.name)
     }
 
+    /// Size in bytes of the export `name`, or the reply and the reason that refuse it.
+    fn export_size(&self, name: &[u8]) -> Result<u64, (OptReply, String)> {
+        if !self.is_offered(name) {
+            return Err((OptReply::Unknown, "no such export; ask for the list, or name none".into()));
+        }
+        self.offer.size.clone().map_err(|unavailable| match unavailable {
+            Unavailable::Away(why) => (OptReply::Shutdown, why),
+            Unavailable::Full(why) => (OptReply::Policy, why),
+        })
+    }
+
     fn is_offered(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.offer.name.as_bytes()
     }
@@ -370,10 +394,13 @@ impl Conversation {
         let writing = if self.offer.read_only {
             TransmissionFlags::READ_ONLY
         } else {
-            TransmissionFlags::FUA | TransmissionFlags::TRIM | TransmissionFlags::WRITE_ZEROES
+            let zeroes = TransmissionFlags::WRITE_ZEROES | TransmissionFlags::FAST_ZERO;
+            TransmissionFlags::FUA | TransmissionFlags::TRIM | zeroes
         };
         let df = if output.is_structured() { TransmissionFlags::DF } else { TransmissionFlags::empty() };
-        TransmissionFlags::HAS_FLAGS | TransmissionFlags::FLUSH | TransmissionFlags::MULTI_CONN | writing | df
+        // Connections share no cache, so that a write that was answered on one is seen on all.
+        let always = TransmissionFlags::FLUSH | TransmissionFlags::MULTI_CONN | TransmissionFlags::CACHE;
+        TransmissionFlags::HAS_FLAGS | always | writing | df
     }
 
     fn reply(&mut self, option: u32, reply: OptReply, data: &[&[u8]]) {
@@ -413,6 +440,8 @@ impl Conversation {
             RequestKind::Write => ExportCommand::Write { offset, length },
             RequestKind::WriteZeroes => ExportCommand::WriteZeroes { offset, length },
             RequestKind::Trim => ExportCommand::Trim { offset, length },
+            RequestKind::Cache => ExportCommand::Cache { offset, length },
+            RequestKind::BlockStatus => ExportCommand::BlockStatus { length },
             RequestKind::Flush => ExportCommand::Flush,
             // Not reached: a disconnect was handled above, and `objection` has refused unknown requests.
             RequestKind::Disconnect | RequestKind::Other(_) => return Ok(None),
@@ -428,8 +457,11 @@ impl Conversation {
         let writes = matches!(header.kind, RequestKind::Write | RequestKind::WriteZeroes | RequestKind::Trim);
         let known = match header.kind {
             RequestKind::Read => ClientFlags::DF | ClientFlags::FUA,
-            RequestKind::WriteZeroes => ClientFlags::FUA | ClientFlags::NO_HOLE,
-            RequestKind::Write | RequestKind::Trim | RequestKind::Flush => ClientFlags::FUA,
+            RequestKind::WriteZeroes => ClientFlags::FUA | ClientFlags::NO_HOLE | ClientFlags::FAST_ZERO,
+            RequestKind::BlockStatus => ClientFlags::FUA | ClientFlags::REQ_ONE,
+            RequestKind::Write | RequestKind::Trim | RequestKind::Flush | RequestKind::Cache => {
+                ClientFlags::FUA
+            }
             RequestKind::Disconnect | RequestKind::Other(_) => {
                 return Some((Errno::Invalid, "this server does not support the request"));
             }
@@ -443,10 +475,17 @@ impl Conversation {
             Some((Errno::Overflow, "the read is longer than 64 MiB"))
         } else if header.kind == RequestKind::Flush && (header.offset, header.length) != (0, 0) {
             Some((Errno::Invalid, "a flush has neither offset nor length"))
+        } else if header.kind == RequestKind::BlockStatus && !self.allocation {
+            Some((Errno::Invalid, "the client has selected no metadata context"))
+        } else if header.kind == RequestKind::BlockStatus && header.length == 0 {
+            Some((Errno::Invalid, "a range of no bytes has no status"))
         } else if beyond && writes {
             Some((Errno::NoSpace, "the export ends before that"))
         } else if beyond {
             Some((Errno::Invalid, "the export ends before that"))
+        } else if header.wishes.contains(ClientFlags::FAST_ZERO) {
+            // Zeros travel to the memory node line by line, as data does.
+            Some((Errno::NotSupported, "zeros take as long as data"))
         } else {
             None
         }

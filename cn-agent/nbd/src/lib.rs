@@ -23,7 +23,7 @@
 //! |---|---|
 //! | [`server`] | the thread that accepts clients; `shared` is the state it shares with the threads that serve them |
 //! | `connection` | the thread of one client: bytes between its socket and the agent's port |
-//! | [`conversation`] | the protocol as a state machine without I/O; `wire` has its numbers and headers |
+//! | [`conversation`] | the protocol as a state machine without I/O; `wire` has its numbers and headers, `contexts` the metadata contexts |
 //! | `requests` | requests in progress, cut into operations of the port; `blocks` allocates their data |
 //! | `output` | bytes to be sent to a client, in order |
 //! | [`port`] | the agent's port, opened again with a successor |

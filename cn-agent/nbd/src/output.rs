@@ -3,7 +3,10 @@
 
 use std::collections::VecDeque;
 
-use super::wire::{CHUNK_DATA, CHUNK_ERROR, CHUNK_NONE, Errno, put_chunk, put_chunk_header, put_simple};
+use super::wire::{
+    ALLOCATION_NUMBER, CHUNK_DATA, CHUNK_ERROR, CHUNK_NONE, CHUNK_STATUS, Errno, STATUS_DATA, put_chunk,
+    put_chunk_header, put_simple,
+};
 use cxloe_client::memory::SharedMemory;
 use cxloe_client::vectored::SendSlice;
 
@@ -76,6 +79,13 @@ impl Output {
             true => self.append(|out| put_chunk(out, cookie, true, CHUNK_NONE, &[])),
             false => self.done(cookie),
         }
+    }
+
+    /// Answers the request `cookie` for the status of a range: it is a single extent of `length` bytes, with memory
+    /// behind all of them. The client has selected `base:allocation`, so replies are structured.
+    pub fn allocated(&mut self, cookie: u64, length: u32) {
+        let extent = [ALLOCATION_NUMBER, length, STATUS_DATA].map(u32::to_be_bytes);
+        self.append(|out| put_chunk(out, cookie, true, CHUNK_STATUS, &[extent.as_flattened()]));
     }
 
     /// Answers the request `cookie` with `error`; a structured reply also carries the text `why`.
@@ -237,6 +247,16 @@ mod tests {
         }
         assert_eq!(output.waiting(), 0);
         (bytes, parts, staged)
+    }
+
+    #[test]
+    fn the_status_of_a_range_is_one_extent() {
+        let mut output = Output::default();
+        output.set_structured();
+        output.allocated(4, 0x1_0200);
+        let memory = SharedMemory::create(4096).unwrap();
+        let body = b"\0\0\0\x01\0\x01\x02\0\0\0\0\0";
+        assert_eq!(all(output, &memory, 7).0, chunk(true, 5, 4, body));
     }
 
     #[test]

@@ -48,6 +48,8 @@ const WAITING_MAX: usize = 64 << 10;
 const STAGED_MAX: usize = LENGTH_MAX as usize;
 /// Number of bytes zeroed by one part, a multiple of the page size.
 const ZERO_PART: u64 = 1 << 20;
+/// Maximum number of bytes that one request reads ahead; the rest of a longer request is ignored.
+const READ_AHEAD_MAX: u32 = LENGTH_MAX;
 /// Pause before a failed part is retried.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -142,11 +144,15 @@ impl Requests {
                 };
                 (way, offset, length)
             }
-            ExportCommand::Write { length: 0, .. } | ExportCommand::WriteZeroes { length: 0, .. } => {
-                return output.done(cookie);
-            }
+            ExportCommand::Write { length: 0, .. }
+            | ExportCommand::WriteZeroes { length: 0, .. }
+            | ExportCommand::Cache { length: 0, .. } => return output.done(cookie),
             ExportCommand::Write { offset, length } => (DataHandling::Write, offset, length),
             ExportCommand::WriteZeroes { offset, length } => (DataHandling::Zero, offset, length),
+            ExportCommand::Cache { offset, length } => {
+                (DataHandling::ReadAhead, offset, length.min(READ_AHEAD_MAX))
+            }
+            ExportCommand::BlockStatus { length } => return output.allocated(cookie, length),
             // Nothing to do for a flush, because each write had reached its memory node when it was answered, nor for a
             // trim, because a part of a region cannot be given back.
             ExportCommand::Flush | ExportCommand::Trim { .. } => return output.done(cookie),
@@ -199,8 +205,6 @@ impl Requests {
         }
         let (offset, left) = (slot.offset + slot.cut, slot.length - slot.cut);
         let within = offset % LINE;
-        let reads =
-            matches!(slot.way, DataHandling::Read | DataHandling::HeldRead | DataHandling::StagedRead);
         let most = match slot.way {
             DataHandling::Zero => ZERO_PART,
             _ => RUN_MAX as u64 * BLOCK as u64,
@@ -209,7 +213,7 @@ impl Requests {
         // one chunk.
         let one = slot.offset % LINE + slot.length <= BLOCK as u64;
         let stretch = if one { left } else { left.min(most - offset % most) };
-        let length = if reads {
+        let length = if slot.way.is_read() {
             stretch
         } else if within != 0 {
             left.min(LINE - within)
@@ -311,16 +315,12 @@ impl Requests {
         let lines = Lines { at: (part.run.map_or(0, Run::at) / LINE_SIZE) as u32, count: part.lines() };
         let whole = part.within() == 0 && part.length.is_multiple_of(LINE);
         let operation = match way {
-            DataHandling::Read | DataHandling::HeldRead | DataHandling::StagedRead => {
-                Operation::ReadBytes(lines)
-            }
+            way if way.is_read() => Operation::ReadBytes(lines),
             DataHandling::Write if whole => Operation::WriteBytes(lines),
             DataHandling::Zero if whole => Operation::Zero(lines.count),
             // A patch leaves the other bytes of the line unchanged, because other clients may write these at the same
             // time.
-            DataHandling::Write | DataHandling::Zero => {
-                Operation::Patch(u64::MAX >> (LINE - part.length) << part.within())
-            }
+            _ => Operation::Patch(u64::MAX >> (LINE - part.length) << part.within()),
         };
         let line = part.run.map(Run::at);
         Some(PortOrder { tag: tag.into(), offset: part.line(), operation, line })
@@ -488,7 +488,9 @@ impl Requests {
                     output.data_header(slot.cookie, true, slot.offset, slot.length as usize);
                     self.send_held(at, output);
                 }
-                DataHandling::Write | DataHandling::Zero => output.done(slot.cookie),
+                DataHandling::Write | DataHandling::Zero | DataHandling::ReadAhead => {
+                    output.done(slot.cookie)
+                }
                 // Nothing to send: the last part of the read's data completed the answer.
                 DataHandling::Read => {}
             },

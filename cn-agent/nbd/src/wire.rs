@@ -21,8 +21,19 @@ const CHUNK_DONE: u16 = 1;
 pub const CHUNK_NONE: u16 = 0;
 /// Type of a chunk with an offset and data.
 pub const CHUNK_DATA: u16 = 1;
+/// Type of a chunk with the number of a metadata context and extents, each a length and a status.
+pub const CHUNK_STATUS: u16 = 5;
 /// Type of a chunk with an error and a text.
 pub const CHUNK_ERROR: u16 = 1 << 15 | 1;
+
+/// Name of the metadata context for holes and zeros.
+pub const ALLOCATION: &str = "base:allocation";
+/// Query of a client that lists all metadata contexts of the protocol itself.
+pub const BASE: &str = "base:";
+/// Number by which this server's answers name the context [`ALLOCATION`].
+pub const ALLOCATION_NUMBER: u32 = 1;
+/// Status of an extent that is not known to be a hole or zeros: neither `NBD_STATE_HOLE` nor `NBD_STATE_ZERO`.
+pub const STATUS_DATA: u32 = 0;
 
 /// Length of an option's header in bytes.
 pub const OPTION_HEADER: usize = 16;
@@ -57,6 +68,10 @@ bitflags! {
         const DF = 1 << 7;
         /// Several connections access the same data: a flush on one connection covers all.
         const MULTI_CONN = 1 << 8;
+        /// `NBD_CMD_CACHE` is supported.
+        const CACHE = 1 << 10;
+        /// `NBD_CMD_FLAG_FAST_ZERO` is supported: a client learns whether zeros are faster than data.
+        const FAST_ZERO = 1 << 11;
     }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +82,10 @@ bitflags! {
         const NO_HOLE = 1 << 1;
         /// Answer with a single chunk.
         const DF = 1 << 2;
+        /// Answer with a single extent.
+        const REQ_ONE = 1 << 3;
+        /// Fail at once unless storing zeros is faster than a write.
+        const FAST_ZERO = 1 << 4;
     }
 }
 
@@ -84,6 +103,10 @@ pub enum OptionCode {
     Go,
     /// Use structured replies from now on.
     StructuredReply,
+    /// Name the metadata contexts of an export.
+    ListMetaContext,
+    /// Select metadata contexts for requests of a status.
+    SetMetaContext,
     Other(u32),
 }
 
@@ -96,6 +119,8 @@ impl From<u32> for OptionCode {
             6 => OptionCode::Info,
             7 => OptionCode::Go,
             8 => OptionCode::StructuredReply,
+            9 => OptionCode::ListMetaContext,
+            10 => OptionCode::SetMetaContext,
             other => OptionCode::Other(other),
         }
     }
@@ -108,6 +133,8 @@ pub enum OptReply {
     /// Name of an export, in reply to a list request.
     Server = 2,
     Info = 3,
+    /// Number and name of a metadata context.
+    MetaContext = 4,
     Unsupported = 1 << 31 | 1,
     /// The server's policy forbids the option.
     Policy = 1 << 31 | 2,
@@ -145,6 +172,8 @@ pub enum Errno {
     NoSpace = 28,
     /// `EOVERFLOW`: the read is longer than an answer can be.
     Overflow = 75,
+    /// `ENOTSUP`: zeros are not faster than a write.
+    NotSupported = 95,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +186,11 @@ pub enum RequestKind {
     Flush,
     /// Discard a range.
     Trim,
+    /// Prepare for reads of a range.
+    Cache,
     WriteZeroes,
+    /// Tell where an export has holes and zeros.
+    BlockStatus,
     Other(u16),
 }
 
@@ -169,7 +202,9 @@ impl From<u16> for RequestKind {
             2 => RequestKind::Disconnect,
             3 => RequestKind::Flush,
             4 => RequestKind::Trim,
+            5 => RequestKind::Cache,
             6 => RequestKind::WriteZeroes,
+            7 => RequestKind::BlockStatus,
             other => RequestKind::Other(other),
         }
     }
@@ -213,12 +248,31 @@ pub fn parse_option(bytes: &[u8; OPTION_HEADER]) -> Option<(u32, u32)> {
 
 /// Parses the data of `NBD_OPT_INFO` and `NBD_OPT_GO`: the name of an export, and the kinds of information requested.
 pub fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
-    let (length, rest) = data.split_first_chunk::<4>()?;
-    let (name, rest) = rest.split_at_checked(u32::from_be_bytes(*length).try_into().ok()?)?;
+    let (name, rest) = split_string(data)?;
     let (count, rest) = rest.split_first_chunk::<2>()?;
     let (asked, odd) = rest.as_chunks::<2>();
     let whole = odd.is_empty() && asked.len() == usize::from(u16::from_be_bytes(*count));
     whole.then(|| (name, asked.iter().map(|number| u16::from_be_bytes(*number)).collect()))
+}
+
+/// Parses the data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`: the name of an export, and the
+/// queries.
+pub fn parse_contexts(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let (name, rest) = split_string(data)?;
+    let (count, mut rest) = rest.split_first_chunk::<4>()?;
+    let mut queries = Vec::new();
+    while !rest.is_empty() {
+        let (query, behind) = split_string(rest)?;
+        queries.push(query);
+        rest = behind;
+    }
+    (queries.len() as u64 == u64::from(u32::from_be_bytes(*count))).then_some((name, queries))
+}
+
+/// Splits off a string, which follows its length.
+fn split_string(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = data.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_be_bytes(*length).try_into().ok()?)
 }
 
 pub fn put_option_reply(out: &mut Vec<u8>, option: u32, reply: OptReply, data: &[&[u8]]) {
@@ -306,6 +360,25 @@ mod tests {
             b"\0\0\0\0\0\0\0",
         ] {
             assert_eq!(parse_info(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_queries_of_contexts_have_to_add_up() {
+        let data = b"\0\0\0\x01a\0\0\0\x02\0\0\0\x05base:\0\0\0\0";
+        assert_eq!(parse_contexts(data), Some((&b"a"[..], vec![&b"base:"[..], b""])));
+        assert_eq!(parse_contexts(b"\0\0\0\0\0\0\0\0"), Some((&b""[..], vec![])));
+        for bad in [
+            &b""[..],
+            b"\0\0\0\0",
+            b"\xff\xff\xff\xffa\0\0\0\0",
+            b"\0\0\0\0\0\0\0\x01",
+            b"\0\0\0\0\0\0\0\0\0",
+            b"\0\0\0\0\0\0\0\0\0\0\0\0",
+            b"\0\0\0\0\0\0\0\x01\0\0\0\x03no",
+            b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0",
+        ] {
+            assert_eq!(parse_contexts(bad), None, "{bad:?}");
         }
     }
 

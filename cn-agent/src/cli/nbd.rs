@@ -18,7 +18,8 @@ use super::failure::of_agent_by;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A write is answered when the memory node has executed it, so a completed write survives the end of this
-server and of the agent. TRIM is accepted and frees nothing: a region keeps its size.
+server and of the agent. TRIM is accepted and frees nothing: a region keeps its size, and a map of it
+shows data everywhere.
 
 Examples:
   cn-agent nbd --region scratch --socket /run/cxloe/scratch.nbd

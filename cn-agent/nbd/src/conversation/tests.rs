@@ -26,6 +26,14 @@ fn go(name: &str, asked: &[u16]) -> Vec<u8> {
     [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), &count, &asked_bytes].concat()
 }
 
+/// Data of an option about metadata contexts.
+fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
+    let string = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+    let count = (queries.len() as u32).to_be_bytes().to_vec();
+    let strings = queries.iter().map(|query| string(query)).collect::<Vec<_>>().concat();
+    [string(name), count, strings].concat()
+}
+
 fn request(wishes: u16, kind: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     let head = [&REQUEST.to_be_bytes()[..], &wishes.to_be_bytes(), &kind.to_be_bytes()].concat();
     [&head[..], &cookie.to_be_bytes(), &offset.to_be_bytes(), &length.to_be_bytes()].concat()
@@ -93,6 +101,17 @@ fn chosen(offer: Offer) -> Talk {
     talk
 }
 
+/// A conversation in the request phase with structured replies, in which the client has sent these selections of
+/// metadata contexts.
+fn chosen_with(selections: &[Vec<u8>]) -> Talk {
+    let mut talk = Talk::new(offer());
+    let selected = selections.iter().map(|data| option(10, data)).collect::<Vec<_>>().concat();
+    let (_, _, end) =
+        talk.exchange(&[flags(3), option(8, &[]), selected, option(7, &go("scratch", &[]))].concat());
+    assert_eq!(end, Ok(ConversationStep::Receive(REQUEST_HEADER)));
+    talk
+}
+
 /// Decodes replies to options: option, reply, data.
 fn option_replies(mut bytes: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
     let mut replies = Vec::new();
@@ -110,6 +129,12 @@ fn simple(error: u32, cookie: u64) -> Vec<u8> {
     [&SIMPLE_REPLY.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes()].concat()
 }
 
+/// Error number of a structured reply to request 9 that consists of an error.
+fn structured_error(said: &[u8]) -> u32 {
+    assert_eq!(said[..16], *b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x09");
+    u32::from_be_bytes(said[20..24].try_into().unwrap())
+}
+
 #[test]
 fn go_tells_what_the_export_is_like_and_chooses_it() {
     let mut conversation = Talk::new(offer());
@@ -118,7 +143,7 @@ fn go_tells_what_the_export_is_like_and_chooses_it() {
     assert!(conversation.conversation.is_negotiating(), "info alone chooses nothing");
     let mut export = vec![0, 0];
     export.extend(SIZE.to_be_bytes());
-    export.extend(0b1_0110_1101_u16.to_be_bytes());
+    export.extend(0b1101_0110_1101_u16.to_be_bytes());
     assert_eq!(replies[0], (6, 3, export));
     assert_eq!(replies[1], (6, 3, b"\0\x03\0\0\x02\0\0\0\x10\0\x04\0\0\0".to_vec()));
     assert_eq!(replies[2], (6, 3, b"\0\x01scratch".to_vec()));
@@ -161,6 +186,7 @@ fn options_are_answered_known_or_not() {
         option(8, b"x"),
         option(8, &[]),
         option(10, b"whatever it is"),
+        option(11, b"whatever it is"),
         option(7, b"short"),
         option(7, &go("other", &[])),
         option(2, &[]),
@@ -177,7 +203,8 @@ fn options_are_answered_known_or_not() {
         (5, error(1)),
         (8, error(3)),
         (8, 1),
-        (10, error(1)),
+        (10, error(3)),
+        (11, error(1)),
         (7, error(3)),
         (7, error(6)),
         (2, 1),
@@ -207,6 +234,62 @@ fn a_client_beyond_the_limit_gets_an_error() {
 }
 
 #[test]
+fn metadata_contexts_are_listed_and_selected() {
+    let mut conversation = Talk::new(offer());
+    let early = [flags(3), option(9, &contexts("", &[])), option(10, &contexts("", &["base:allocation"]))];
+    let (said, ..) = conversation.exchange(&early.concat());
+    let replies: Vec<_> = option_replies(&said).into_iter().map(|(_, reply, _)| reply).collect();
+    assert_eq!(replies, [1_u32 << 31 | 3; 2], "there are no structured replies yet");
+    conversation.exchange(&option(8, &[]));
+    let queries: [(u32, &[&str], Option<u8>); 8] = [
+        (9, &[], Some(0)),
+        (9, &["base:"], Some(0)),
+        (9, &["qemu:", "base:allocation"], Some(0)),
+        (9, &["qemu:", "base:other", ""], None),
+        (10, &["qemu:allocation-depth", "base:allocation"], Some(1)),
+        (10, &["base:allocation", "base:allocation"], Some(1)),
+        (10, &["base:"], None),
+        (10, &[], None),
+    ];
+    for (number, queries, found) in queries {
+        let (said, ..) = conversation.exchange(&option(number, &contexts("scratch", queries)));
+        let named = |id: u8| (number, 4, [&[0, 0, 0, id][..], b"base:allocation"].concat());
+        let expected: Vec<(u32, u32, Vec<u8>)> =
+            found.map(named).into_iter().chain([(number, 1, vec![])]).collect();
+        assert_eq!(option_replies(&said), expected, "{queries:?}");
+    }
+    let (said, ..) = conversation.exchange(&option(10, &contexts("other", &["base:allocation"])));
+    assert_eq!(option_replies(&said)[0].1, 1 << 31 | 6);
+
+    let full = Unavailable::Full("16 clients are served already".into());
+    let mut conversation = Talk::new(Offer { size: Err(full), ..offer() });
+    let asked = [flags(3), option(8, &[]), option(10, &contexts("", &["base:allocation"]))];
+    let (said, ..) = conversation.exchange(&asked.concat());
+    assert_eq!(option_replies(&said)[1], (10, 1 << 31 | 2, b"16 clients are served already".to_vec()));
+}
+
+#[test]
+fn a_status_is_told_to_those_who_selected_it() {
+    let selection = contexts("", &["base:allocation"]);
+    let mut conversation = chosen_with(std::slice::from_ref(&selection));
+    let asked = [request(0, 7, 1, 4096, 512), request(1 << 3 | 1, 7, 2, 0, SIZE as u32)];
+    let (said, requests, _) = conversation.exchange(&asked.concat());
+    let expected = [(1, 512), (2, SIZE as u32)]
+        .map(|(cookie, length)| ExportRequest { cookie, command: ExportCommand::BlockStatus { length } });
+    assert_eq!((said, requests), (vec![], expected.to_vec()));
+    for bytes in [request(0, 7, 9, 0, 0), request(0, 7, 9, SIZE - 1, 2), request(1 << 4, 7, 9, 0, 512)] {
+        let (said, requests, _) = conversation.exchange(&bytes);
+        assert_eq!((structured_error(&said), requests), (22, vec![]), "{bytes:x?}");
+    }
+    // Each selection replaces the one before, also one that is refused.
+    for later in [contexts("", &[]), contexts("other", &["base:allocation"]), b"short".to_vec()] {
+        let mut conversation = chosen_with(&[selection.clone(), later]);
+        let (said, requests, _) = conversation.exchange(&request(0, 7, 9, 0, 512));
+        assert_eq!((structured_error(&said), requests), (22, vec![]));
+    }
+}
+
+#[test]
 fn requests_come_out_as_they_went_in() {
     let mut conversation = chosen(offer());
     let bytes = [
@@ -216,7 +299,9 @@ fn requests_come_out_as_they_went_in() {
         request(3, 6, 3, 0, SIZE as u32),
         request(0, 4, 4, SIZE - 1, 1),
         request(1, 3, 5, 0, 0),
-        request(0, 2, 6, 0, 0),
+        request(0, 5, 6, 0, SIZE as u32),
+        request(2, 6, 7, 0, 512),
+        request(0, 2, 8, 0, 0),
         b"and more".to_vec(),
     ];
     let (said, requests, end) = conversation.exchange(&bytes.concat());
@@ -227,6 +312,8 @@ fn requests_come_out_as_they_went_in() {
         ExportCommand::WriteZeroes { offset: 0, length: SIZE as u32 },
         ExportCommand::Trim { offset: SIZE - 1, length: 1 },
         ExportCommand::Flush,
+        ExportCommand::Cache { offset: 0, length: SIZE as u32 },
+        ExportCommand::WriteZeroes { offset: 0, length: 512 },
     ];
     let expected: Vec<_> =
         commands.into_iter().zip(1..).map(|(command, cookie)| ExportRequest { cookie, command }).collect();
@@ -251,8 +338,14 @@ fn what_cannot_be_done_is_answered_here() {
     refused(&request(0, 4, 9, SIZE, 1), 28);
     refused(&request(0, 3, 9, 1, 0), 22);
     refused(&request(0, 7, 9, 0, 512), 22);
-    refused(&request(1 << 4, 6, 9, 0, 512), 22);
+    refused(&request(0, 8, 9, 0, 512), 22);
+    refused(&request(0, 5, 9, SIZE, 1), 22);
+    refused(&request(1 << 3, 5, 9, 0, 512), 22);
+    refused(&request(1 << 4, 6, 9, 0, 512), 95);
+    refused(&request(1 << 4, 6, 9, SIZE, 1), 28);
+    refused(&[request(1 << 4, 1, 9, 0, 2), vec![0; 2]].concat(), 22);
     refused(&request(1 << 1, 0, 9, 0, 512), 22);
+    refused(&request(1 << 5, 0, 9, 0, 512), 22);
 
     let mut conversation = chosen(Offer { read_only: true, ..offer() });
     for bytes in
@@ -323,8 +416,10 @@ fn sayings() -> impl Strategy<Value = Vec<u8>> {
         (0..12_u32, prop::collection::vec(any::<u8>(), 0..40))
             .prop_map(|(number, data)| option(number, &data)),
         Just(option(7, &go("scratch", &[3]))),
+        Just(option(8, b"")),
+        Just(option(10, &contexts("", &["base:allocation"]))),
         Just(option(1, b"")),
-        (0..4_u16, 0..8_u16, any::<u64>(), 0..2 * SIZE, small())
+        (0..32_u16, 0..9_u16, any::<u64>(), 0..2 * SIZE, small())
             .prop_map(|(w, k, c, o, l)| request(w, k, c, o, l)),
         (0..200_usize).prop_map(|n| [request(0, 1, 3, 64, n as u32), vec![7; n]].concat()),
         prop::collection::vec(any::<u8>(), 0..64),
@@ -375,7 +470,13 @@ proptest! {
                     prop_assert!(length <= LENGTH_MAX);
                     (offset, u64::from(length))
                 }
-                ExportCommand::WriteZeroes { offset, length } | ExportCommand::Trim { offset, length } => (offset, length.into()),
+                ExportCommand::WriteZeroes { offset, length }
+                | ExportCommand::Trim { offset, length }
+                | ExportCommand::Cache { offset, length } => (offset, length.into()),
+                ExportCommand::BlockStatus { length } => {
+                    prop_assert!(length > 0);
+                    (0, length.into())
+                }
                 ExportCommand::Flush => (0, 0),
             };
             prop_assert!(offset + length <= SIZE);

@@ -37,8 +37,16 @@ pub(super) enum DataHandling {
     HeldRead,
     /// A read whose data is collected in memory of this process, because it is longer than half of the data area.
     StagedRead,
+    /// A read whose data goes nowhere: it makes memory nodes fetch what their pools keep on disks.
+    ReadAhead,
     Write,
     Zero,
+}
+
+impl DataHandling {
+    pub fn is_read(self) -> bool {
+        !matches!(self, DataHandling::Write | DataHandling::Zero)
+    }
 }
 
 #[derive(Debug)]

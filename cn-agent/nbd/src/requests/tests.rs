@@ -194,7 +194,7 @@ proptest! {
     #[test]
     fn it_reads_and_writes_as_bytes_do(
         structured: bool,
-        steps in prop::collection::vec((ranges(), 0..4_u8, any::<u8>(), any::<bool>()), 1..40),
+        steps in prop::collection::vec((ranges(), 0..5_u8, any::<u8>(), any::<bool>()), 1..40),
         bite in prop_oneof![1..100_usize, Just(1 << 20)],
     ) {
         let mut bench = Bench::new(structured);
@@ -219,9 +219,13 @@ proptest! {
                     model[range].copy_from_slice(&data);
                     expected.insert(cookie, Ok(Vec::new()));
                 }
-                _ => {
+                3 => {
                     bench.begin(cookie, ExportCommand::WriteZeroes { offset: first, length: count });
                     model[range].fill(0);
+                    expected.insert(cookie, Ok(Vec::new()));
+                }
+                _ => {
+                    bench.begin(cookie, ExportCommand::Cache { offset: first, length: count });
                     expected.insert(cookie, Ok(Vec::new()));
                 }
             }
@@ -343,6 +347,47 @@ fn no_client_has_more_kept_for_it_than_there_is_room_for() {
     assert!(bench.requests.staged <= STAGED_MAX && bench.requests.used_blocks().count() <= 128);
     bench.work();
     bench.nothing_is_left();
+}
+
+/// Number of lines that a `NBD_CMD_CACHE` of this range reads; checks that it reads nothing else, and sends nothing.
+fn read_ahead(offset: u64, length: u32) -> u32 {
+    let mut bench = Bench::new(true);
+    let mut lines = 0;
+    bench.begin(1, ExportCommand::Cache { offset, length });
+    loop {
+        bench.requests.cut(&mut bench.output);
+        let Some(order) = bench.requests.next(Instant::now()) else { break };
+        let Operation::ReadBytes(Lines { count, .. }) = order.operation else { panic!("{order:?}") };
+        assert_eq!(order.offset, offset / LINE * LINE + u64::from(lines) * LINE);
+        lines += count;
+        let Bench { requests, output, memory, .. } = &mut bench;
+        assert!(requests.ended(order.tag, memory, BASE, output));
+    }
+    bench.work();
+    bench.nothing_is_left();
+    assert_eq!(bench.answers(&BTreeMap::new()), [(1, Ok(vec![]))].into());
+    lines
+}
+
+#[test]
+fn a_range_is_read_ahead_up_to_a_limit() {
+    assert_eq!(read_ahead(100, 1), 1);
+    assert_eq!(read_ahead(100, 1 << 20), (1 << 20) / LINE as u32 + 1);
+    assert_eq!(read_ahead(0, u32::MAX), READ_AHEAD_MAX / LINE as u32);
+}
+
+#[test]
+fn a_range_that_cannot_be_read_ahead_is_told() {
+    let mut bench = Bench::new(true);
+    let now = Instant::now();
+    bench.begin(1, ExportCommand::Cache { offset: 0, length: 4096 });
+    let order = bench.requests.next(now).unwrap();
+    let retry_limit = RetryLimit { now, most: Duration::ZERO };
+    let told = bench.requests.failed(order.tag, &"poisoned", false, retry_limit, &mut bench.output);
+    assert_eq!(told, Some(true));
+    bench.work();
+    bench.nothing_is_left();
+    assert_eq!(bench.answers(&BTreeMap::new()), [(1, Err("poisoned".into()))].into());
 }
 
 /// Tests reads that must be answered in one chunk: they wait in their blocks and are complete and correct, whichever

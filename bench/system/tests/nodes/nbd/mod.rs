@@ -5,6 +5,7 @@
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
 mod client;
+mod rare_requests;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -28,7 +29,9 @@ pub fn tests(_: cxloe_lab::LabPrivilege) -> Vec<Test> {
         nbdinfo_shows_the_region,
         nbdcopy_copies_in_and_out,
         qemu_img_converts_and_compares,
-        nbdsh_asks_for_nothing_and_for_all,
+        rare_requests::nbdsh_asks_for_nothing_and_for_all,
+        rare_requests::maps_show_data_everywhere,
+        rare_requests::nbdsh_reads_ahead_and_asks_for_fast_zeros,
         fio_verifies_what_it_wrote,
         parts_of_lines_are_written,
         connections_see_each_others_writes,
@@ -129,9 +132,19 @@ fn nbdinfo_shows_the_region() -> Outcome {
         ensure(info["protocol"] == "newstyle-fixed" && info["structured"] == true, info.to_string())?;
         let export = &info["exports"][0];
         ensure(export["export-size"] == DISK && export["is_read_only"] == false, info.to_string())?;
-        for ability in ["can_flush", "can_fua", "can_multi_conn", "can_trim", "can_zero", "can_df"] {
+        for ability in [
+            "can_cache",
+            "can_df",
+            "can_fast_zero",
+            "can_flush",
+            "can_fua",
+            "can_multi_conn",
+            "can_trim",
+            "can_zero",
+        ] {
             ensure(export[ability] == true, format!("{ability}: {info}"))?;
         }
+        ensure(export["contexts"] == serde_json::json!(["base:allocation"]), info.to_string())?;
         let sizes = ["block_size_minimum", "block_size_preferred", "block_size_maximum"];
         let expected = [512, 4096, 64 << 20];
         ensure(sizes.iter().zip(expected).all(|(name, size)| export[*name] == size), info.to_string())?;
@@ -189,43 +202,6 @@ fn qemu_img_converts_and_compares() -> Outcome {
     ensure(!output_text.contains("failed"), output_text)?;
     let compared = tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", text(&image), &uri])?;
     ensure(compared.status.code() == Some(1), format!("the difference is seen: {compared:?}"))
-}
-
-/// Rare requests of clients: reads of no bytes, and of more bytes than one frame or one part can carry, answered in one
-/// piece or in several.
-fn nbdsh_asks_for_nothing_and_for_all() -> Outcome {
-    let disk = Exported::start(&[])?;
-    let image = disk.image()?;
-    let script = format!(
-        "
-h.set_strict_mode(0)
-h.connect_uri('{}')
-data = open('{}', 'rb').read()
-h.pwrite(data, 0)
-assert h.pread(0, 0) == b'' and h.pread(0, 4096) == b''
-assert h.pread(512, 512) == data[512:1024]
-assert h.pread(len(data), 0) == data
-assert h.pread(1 << 20, 77, nbd.CMD_FLAG_DF) == data[77:77 + (1 << 20)]
-h.pwrite(b'', 0)
-h.zero(0, 0)
-h.zero(300000, 333)
-assert h.pread(301000, 0) == data[:333] + bytes(300000) + data[300333:301000]
-try:
-    h.pread(512, len(data))
-    assert False
-except nbd.Error as error:
-    assert error.errnum in (22, 28), error
-assert h.pread(64, 0) == data[:64]
-h.shutdown()
-",
-        disk.uri("disk"),
-        text(&image)
-    );
-    for structured in ["True", "False"] {
-        let asked = format!("h.set_request_structured_replies({structured})\n{script}");
-        succeeded(tool("nbdsh", &["-c", &asked])?)?;
-    }
-    Ok(())
 }
 
 fn fio_verifies_what_it_wrote() -> Outcome {
@@ -397,7 +373,9 @@ fn reading_only_refuses_writes() -> Outcome {
     let disk = Exported::start(&["--read-only"])?;
     let info = succeeded(tool("nbdinfo", &["--json", &disk.uri("disk")])?)?;
     let info: serde_json::Value = serde_json::from_str(&info)?;
-    ensure(info["exports"][0]["is_read_only"] == true, info.to_string())?;
+    let export = &info["exports"][0];
+    ensure(export["is_read_only"] == true && export["can_cache"] == true, info.to_string())?;
+    ensure(export["can_zero"] == false && export["can_fast_zero"] == false, info.to_string())?;
     let mut nbd = disk.connect()?;
     for offset in [0, DISK - 512] {
         ensure(nbd.write(offset, &[1; 512])? == Err(1), "a write is refused")?;
