@@ -12,17 +12,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CXLOE_DPDK_VERSION 1u
+#define CXLOE_DPDK_VERSION 2u
 
 /* Most frames of one burst. */
 #define CXLOE_DPDK_BURST 32u
+
+/* Most queues of a port. */
+#define CXLOE_DPDK_QUEUES 64u
 
 struct cxloe_dpdk_device {
     uint8_t mac[6];
     /* Payload of the longest frame in bytes, without the Ethernet header. */
     uint16_t mtu;
-    /* In megabits per second; 0 if it is not known. */
+    /* Of the link, in megabits per second; 0 if it is not known, as without a link. */
     uint32_t speed;
+    /* Of the fastest link that the device can have; 0 if it is not known. */
+    uint32_t fastest;
     /* Queues of each direction that the device has. */
     uint16_t queues;
     /* NUMA node, or a negative number. */
@@ -45,6 +50,17 @@ struct cxloe_dpdk_counters {
     uint64_t tx_errors;
 };
 
+/* Frames for one queue: those whose addresses are the rule's in all bits that its masks have. */
+struct cxloe_dpdk_rule {
+    uint8_t destination[6];
+    uint8_t destination_mask[6];
+    uint8_t source[6];
+    uint8_t source_mask[6];
+    /* EtherType of the frames, which then have no tag; 0 for any, with a tag or without. */
+    uint16_t ethertype;
+    uint16_t queue;
+};
+
 struct cxloe_dpdk_queue;
 
 uint32_t cxloe_dpdk_version(void);
@@ -59,19 +75,39 @@ int cxloe_dpdk_find(const char *device, struct cxloe_dpdk_device *found, char *w
 /* Configures and starts a port with `queues` queues of each direction. An MTU of 0 leaves the device's. */
 int cxloe_dpdk_open(uint16_t port, uint16_t queues, uint16_t mtu, char *why, size_t room);
 
-/* Stops a port, of which no queue is in use any more; it can be opened again. */
+/* Stops a port, of which no queue is in use any more, and removes its rules; it can be opened again. */
 void cxloe_dpdk_close(uint16_t port);
 
 /* Whether frames can pass. */
 int cxloe_dpdk_is_up(uint16_t port);
 
-void cxloe_dpdk_count(uint16_t port, struct cxloe_dpdk_counters *counters);
+/* Passes frames of an open port to a queue. Those of no rule go to any queue, with most drivers to the first. */
+int cxloe_dpdk_rule(uint16_t port, const struct cxloe_dpdk_rule *rule, char *why, size_t room);
+
+/* Spreads the frames of an open port over its queues by a hash of their source addresses. */
+int cxloe_dpdk_hash(uint16_t port, char *why, size_t room);
+
+/* Removes all rules of a port, and the hash. */
+void cxloe_dpdk_clear(uint16_t port);
+
+/* Accepts frames for a further address, or else for any. */
+int cxloe_dpdk_accept(uint16_t port, const uint8_t *address, char *why, size_t room);
+
+/* Writes the names of the device's statistics, a line each, with a final zero to `names`; those without room are left out.
+ * Returns the number of names written. */
+int cxloe_dpdk_statistics(uint16_t port, char *names, size_t room);
+
+/* Reads a statistic by the place of its name. It may take milliseconds. */
+int cxloe_dpdk_statistic(uint16_t port, uint32_t place, uint64_t *value, char *why, size_t room);
 
 /* One queue of each direction of an open port; NULL without memory. */
 struct cxloe_dpdk_queue *cxloe_dpdk_queue(uint16_t port, uint16_t number);
 
 /* Gives the buffers of a queue back. */
 void cxloe_dpdk_free(struct cxloe_dpdk_queue *queue);
+
+/* Frames lost since the port was opened: those of the queue, and for the first queue also those of the port. */
+void cxloe_dpdk_count(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_counters *counters);
 
 /* Receives up to `most` frames, which stay valid until cxloe_dpdk_release. */
 uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_frame *frames, uint32_t most);

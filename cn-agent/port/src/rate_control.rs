@@ -6,7 +6,7 @@ use std::time::Duration;
 use cxloe_cc::Config;
 use cxloe_link::ethtool::Ethtool;
 use cxloe_link::limit::Rate;
-use cxloe_link::{LinkError, LinkInfo};
+use cxloe_link::{LinkError, LinkInfo, dpdk};
 use cxloe_wire::time::Time;
 
 use crate::signals::{SignalConfig, Signals};
@@ -101,7 +101,10 @@ impl RateControl {
         class: u8,
         now: Time,
     ) -> Result<Signals, LinkError> {
-        let speed = || Ethtool::open(&link.interface).ok().and_then(|ethtool| ethtool.speed());
+        let speed = || match dpdk::is_device(&link.interface) {
+            true => dpdk::speed(&link.interface),
+            false => Ethtool::open(&link.interface).ok().and_then(|ethtool| ethtool.speed()),
+        };
         let over_udp = link.backend == "udp";
         let rate = match self.link {
             Some(rate) => rate,
@@ -112,9 +115,9 @@ impl RateControl {
         let control = self.config(rate);
         engine.set_pacing(Some(Pacing { control, bucket: self.bucket, class }), now);
         tracing::info!(interface = %link.interface, %rate, class, "rate control is on");
-        if over_udp || link.backend == "dpdk" || !self.trust_pfc {
+        if over_udp || !self.trust_pfc {
             // Pause frames at the interface do not apply to a link over UDP, which only the memory nodes' Congestion
-            // frames slow down. A device that DPDK drives passes no frames to the kernel.
+            // frames slow down.
             return Ok(Signals::default());
         }
         Signals::open(&SignalConfig {

@@ -9,9 +9,9 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_link::LinkError;
-use cxloe_link::ethtool::{DriverCounter, Ethtool};
+use cxloe_link::ethtool::Ethtool;
 use cxloe_link::pfc::PfcSocket;
+use cxloe_link::{LinkError, dpdk};
 use cxloe_wire::time::Time;
 
 use cxloe_cn_core::engine::Engine;
@@ -52,23 +52,25 @@ impl Signals {
         Signals { keys: Some(Box::new(keys)), ..self }
     }
 
-    /// Opens all sources that the interface has. A NIC without a known statistic is no source.
+    /// Opens all sources that the interface has. A NIC without a known statistic is no source, and a device of DPDK
+    /// passes no PFC frames to this program.
     ///
     /// # Errors
     /// Failure to open the socket for PFC frames, or an explicitly named counter that does not exist.
     pub fn open(config: &SignalConfig) -> Result<Signals, LinkError> {
-        let pfc = PfcSocket::open(&config.interface)?;
-        let counter =
-            Ethtool::open(&config.interface)?.pfc_counter(config.class, config.nic_counter.as_deref());
-        let nic = match counter {
-            Ok(counter) => Some(NicPauses::watch(counter)),
+        let pfc = match dpdk::is_device(&config.interface) {
+            true => None,
+            false => Some(PfcSocket::open(&config.interface)?),
+        };
+        let nic = match NicPauses::of(config) {
+            Ok(nic) => Some(nic),
             Err(error) if config.nic_counter.is_some() => return Err(error),
             Err(why) => {
                 tracing::debug!(%why, "the NIC's own PFC counters are not used");
                 None
             }
         };
-        Ok(Signals { config: Some(config.clone()), pfc: Some(pfc), nic, keys: None })
+        Ok(Signals { config: Some(config.clone()), pfc, nic, keys: None })
     }
 
     /// Opens the sources again, on an interface that was absent and may have another name now. On failure no source
@@ -118,17 +120,36 @@ struct NicPauses {
 }
 
 impl NicPauses {
-    fn watch(mut counter: DriverCounter) -> NicPauses {
+    /// Watches the count that the driver of the interface keeps.
+    ///
+    /// # Errors
+    /// The driver has no such statistic, or none is known for it.
+    fn of(config: &SignalConfig) -> Result<NicPauses, LinkError> {
+        let (interface, class, name) = (&config.interface, config.class, config.nic_counter.as_deref());
+        // Some drivers of DPDK leave the card to the kernel, whose driver counts its PFC frames.
+        let in_kernel = match dpdk::is_device(interface) {
+            true => dpdk::kernel_interface(interface),
+            false => Some(interface.clone()),
+        };
+        if let Some(interface) = in_kernel {
+            let mut counter = Ethtool::open(&interface)?.pfc_counter(class, name)?;
+            return Ok(NicPauses::watch(counter.name().to_owned(), move || counter.read()));
+        }
+        let mut counter = dpdk::pfc_counter(interface, class, name)?;
+        Ok(NicPauses::watch(counter.name().to_owned(), move || counter.read()))
+    }
+
+    fn watch(name: String, mut read: impl FnMut() -> Result<u64, LinkError> + Send + 'static) -> NicPauses {
         let count = Arc::new(AtomicU64::new(0));
         let (stop, stopped) = mpsc::channel();
         let shared = Arc::clone(&count);
         let watch = move || {
-            tracing::info!(counter = counter.name(), "the NIC's count of PFC frames is watched");
+            tracing::info!(counter = %name, "the NIC's count of PFC frames is watched");
             let mut last = None;
             let mut pause = NIC_POLL_INTERVAL;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let asked = Instant::now();
-                match counter.read() {
+                match read() {
                     Ok(value) => {
                         let rise = last.replace(value).map_or(0, |before| value.saturating_sub(before));
                         shared.fetch_add(rise, Ordering::Relaxed);
@@ -164,5 +185,28 @@ impl Drop for NicPauses {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_rise_of_the_count_is_a_pause() {
+        let (values, next) = mpsc::channel();
+        let end = || LinkError::Down("eth9".into());
+        let mut nic = NicPauses::watch("rx_pause".into(), move || next.recv().map_err(|_| end()));
+        // The first value is that of earlier times, and a NIC that was reset counts from the beginning.
+        for value in [7, 7, 3, 5] {
+            values.send(value).unwrap();
+        }
+        drop(values);
+        // The thread ends by the error of a count that cannot be read any more.
+        if let Some(thread) = nic.thread.take() {
+            thread.join().unwrap();
+        }
+        assert_eq!(nic.count.load(Ordering::Relaxed), 2);
+        assert!(nic.has_new_pfc() && !nic.has_new_pfc());
     }
 }

@@ -12,6 +12,7 @@ use cxloe_daemon::doctor::permissions::{Process, Xdp};
 use cxloe_daemon::doctor::quota::CpuQuota;
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, dpdk, folder_for_files, secret};
 use cxloe_daemon::{ConfigError, OptionSources, Unit, instance_socket, is_outside_kernel};
+use cxloe_link::dpdk::DeviceFacts;
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkDown, LinkError, own_mac};
@@ -143,15 +144,16 @@ impl NodeHost {
             flag: workers.flag,
             near: device.as_ref().map_or(nic.numa_node, |device| device.numa_node()),
         }));
+        let queues = workers.count * workers.queues;
         if let Some(device) = &device {
-            checks.extend(device.judge(&self.process, workers.count.into(), in_use));
-            checks.push(judge_device((!in_use).then(|| own_mac(link))));
+            checks.extend(device.judge(&self.process, queues.into(), in_use));
+            let link = LinkConfig { queues, ..link.clone() };
+            checks.push(judge_device((!in_use).then(|| cxloe_link::dpdk::look(&link)), queues));
         } else if config.is_over_udp() {
             checks.push(self.process.judge_udp(&self.host));
             checks.push(judge_address(&own_address(link)));
         } else {
-            let queues = u64::from(workers.count * workers.queues);
-            checks.extend(self.process.judge_links(S::PROGRAM, xdp(config.backend), queues));
+            checks.extend(self.process.judge_links(S::PROGRAM, xdp(config.backend), queues.into()));
             checks.extend(nic.judge(&Demand {
                 queues: workers.queues,
                 addresses: workers.addresses(link),
@@ -170,13 +172,25 @@ pub fn print<S: ProgramSettings>(checks: Vec<Check>, json: bool) -> ExitCode {
     Report::new(S::PROGRAM, RELEASE, checks).print(output)
 }
 
-/// Judges a DPDK device by the result of reading its MAC address, for which the plug-in was loaded and DPDK started;
-/// `None` if the running node has the device.
-fn judge_device(mac: Option<Result<Mac, LinkError>>) -> Check {
+/// Judges a DPDK device for a node with `queues` queues by its description, for which the plug-in was loaded and DPDK
+/// started; `None` if the running node has the device.
+fn judge_device(found: Option<Result<DeviceFacts, LinkError>>, queues: u32) -> Check {
     let (group, name) = (Group::Interface, "DPDK device");
-    match mac {
+    match found {
         None => Check::ok(group, name, "the running node has it"),
-        Some(Ok(mac)) => Check::ok(group, name, mac.to_string()),
+        Some(Ok(DeviceFacts { mac, queues: 0..=1, .. })) if queues > 1 => {
+            let found = format!("{mac}, with one queue for {queues}");
+            Check::fail(group, name, found, "leave --workers and --queues at 1")
+        }
+        Some(Ok(DeviceFacts { mac, queues: has, .. })) if u32::from(has) < queues => {
+            let found = format!("{mac}, with {has} queues for {queues}");
+            Check::fail(group, name, found, format!("lower --workers or --queues: {has} in all"))
+        }
+        // Only a device that is open shows whether it accepts rules.
+        Some(Ok(DeviceFacts { mac, queues: has, driver })) if queues > 1 => {
+            Check::ok(group, name, format!("{mac}, driver {driver} with {has} queues"))
+        }
+        Some(Ok(DeviceFacts { mac, .. })) => Check::ok(group, name, mac.to_string()),
         Some(Err(error)) => {
             let advice = "the link cannot be opened: other checks of memory, rights and the card may say why";
             Check::fail(group, name, error.to_string(), advice)
@@ -255,10 +269,15 @@ mod tests {
 
     #[test]
     fn a_device_is_there_or_in_use() {
-        let error = LinkError::Down("x".into());
-        let level = |mac| judge_device(mac).level;
-        assert_eq!([level(None), level(Some(Ok(Mac::default())))], [Level::Ok; 2]);
-        assert_eq!(level(Some(Err(error))), Level::Fail);
+        let facts = |queues| DeviceFacts { mac: Mac::default(), queues, driver: "net_ice".into() };
+        assert_eq!(judge_device(None, 4).level, Level::Ok);
+        assert_eq!(judge_device(Some(Ok(facts(1))), 1).found, Mac::default().to_string());
+        assert!(judge_device(Some(Ok(facts(64))), 4).found.contains("driver net_ice with 64 queues"));
+        let (one, few) = (judge_device(Some(Ok(facts(1))), 2), judge_device(Some(Ok(facts(2))), 4));
+        assert_eq!([one.level, few.level], [Level::Fail; 2]);
+        assert!(one.advice.unwrap().contains("--workers and --queues at 1"));
+        assert!(few.found.contains("with 2 queues for 4"), "{}", few.found);
+        assert_eq!(judge_device(Some(Err(LinkError::Down("x".into()))), 1).level, Level::Fail);
     }
 
     #[test]

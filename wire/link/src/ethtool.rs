@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::LinkError;
 use super::interface::Interface;
+use super::pfc_statistic::{Counting, Found};
 use super::socket::owned;
 use cxloe_net::rate::Rate;
 
@@ -122,35 +123,15 @@ impl Ethtool {
     /// [`LinkError::Unsupported`] if there is no such counter; the message suggests similar ones.
     pub fn pfc_counter(self, class: u8, name: Option<&str>) -> Result<DriverCounter, LinkError> {
         let driver = self.driver();
-        let known = PFC_COUNTERS.iter().filter(|(of, _)| *of == driver).map(|(_, name)| *name);
-        let wanted: Vec<String> =
-            name.into_iter().chain(known.filter(|_| name.is_none())).map(|n| fill(n, class)).collect();
-        let unsupported = |interface: String, why| LinkError::Unsupported {
-            backend: "counting PFC frames",
-            interface,
-            why,
+        let counting = Counting {
+            interface: &self.interface.name,
+            driver: &driver,
+            known: PFC_COUNTERS,
+            listed_by: "`ethtool -S` lists them",
         };
-        if wanted.is_empty() {
-            let why =
-                format!("nothing is known of driver `{driver}`; name its counter (`ethtool -S` lists them)");
-            return Err(unsupported(self.interface.name, why));
-        }
-        let names = self.statistics()?;
-        let found =
-            wanted.iter().find_map(|w| names.iter().position(|n| n == w).map(|index| (w.clone(), index)));
-        let Some((name, index)) = found else {
-            let similar =
-                names.iter().filter(|n| n.contains("pause") || n.contains("pfc") || n.contains("xoff"));
-            let similar = similar.take(8).cloned().collect::<Vec<_>>().join(", ");
-            let why = format!(
-                "driver `{driver}` has no statistic `{}`{}",
-                wanted.join("` or `"),
-                if similar.is_empty() { String::new() } else { format!("; perhaps one of these: {similar}") }
-            );
-            return Err(unsupported(self.interface.name, why));
-        };
+        let Found { name, index, count } = counting.find(class, name, || self.statistics())?;
         // struct ethtool_stats: command and count are the first eight bytes.
-        let values = vec![0; 1 + names.len()];
+        let values = vec![0; 1 + count];
         Ok(DriverCounter { ethtool: self, name, index, values })
     }
 
@@ -197,10 +178,6 @@ impl DriverCounter {
     }
 }
 
-fn fill(name: &str, class: u8) -> String {
-    name.replace("{}", &class.to_string())
-}
-
 /// Text of a name from the kernel: up to the first zero, without surrounding blanks.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
@@ -219,7 +196,5 @@ mod tests {
     #[test]
     fn names() {
         assert_eq!(text(b"rx_ppp0_frames         \0\0junk"), "rx_ppp0_frames");
-        assert_eq!(fill("rx_prio{}_pause", 3), "rx_prio3_pause");
-        assert_eq!(fill("rx_pfc_frames", 3), "rx_pfc_frames");
     }
 }

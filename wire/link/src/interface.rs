@@ -30,9 +30,15 @@ impl Interface {
     /// Finds the Ethernet interface `name` in this thread's network namespace, or the device of DPDK with
     /// that name, and checks that a line fits its frames.
     pub fn find(name: &str) -> Result<Interface, LinkError> {
+        Interface::find_for(name, 1)
+    }
+
+    /// Like [`find`](Self::find), for a process that opens `queues` links, which a device of DPDK has to know when it is
+    /// found first.
+    pub fn find_for(name: &str, queues: u32) -> Result<Interface, LinkError> {
         if dpdk::is_device(name) {
             // Index 0 marks a device that is no interface of the kernel, which never assigns 0.
-            let (mac, mtu) = dpdk::address_and_mtu(name)?;
+            let (mac, mtu) = dpdk::address_and_mtu(name, queues)?;
             return Ok(Interface { name: name.to_owned(), index: 0, mac, mtu });
         }
         let (interface, kind) = Interface::look_up(name)?;

@@ -31,6 +31,7 @@
 //! | [`pcap`], [`fault`], [`limit`] | middlewares: record frames, impair them, send no faster than a given wire |
 //! | [`pfc`] | 802.1Qbb frames, over a separate socket |
 //! | [`ethtool`], `interface` | what the driver and the kernel report about an interface |
+//! | `pfc_statistic` | the statistic of a driver that counts 802.1Qbb frames |
 //! | [`keys`] | the parts of sessions between nodes' keys that need the machine: random bytes, a key file, a thread for Diffie-Hellman |
 //! | `socket` | system calls on sockets |
 //! | `clock` | clock of a polling thread |
@@ -48,6 +49,7 @@ mod link_detail;
 mod middlewares;
 mod open;
 mod persistent;
+mod pfc_statistic;
 mod queues;
 mod socket;
 

@@ -49,7 +49,10 @@ fn by_dpdk(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
 /// # Errors
 /// Errors of the interface.
 pub fn own_mac(config: &LinkConfig) -> Result<Mac, LinkError> {
-    if config.is_over_udp() { udp::own_mac(config) } else { Ok(Interface::find(&config.interface)?.mac) }
+    if config.is_over_udp() {
+        return udp::own_mac(config);
+    }
+    Ok(Interface::find_for(&config.interface, config.queues)?.mac)
 }
 
 /// Checks that the interface exists and that raw sockets may be opened, if the link needs them. For a program
@@ -61,7 +64,7 @@ pub fn check(config: &LinkConfig) -> Result<(), LinkError> {
     if config.backend == Backend::Udp {
         return udp::own_mac(config).map(drop);
     }
-    let interface = Interface::find(&config.interface)?;
+    let interface = Interface::find_for(&config.interface, config.queues)?;
     if dpdk::is_device(&config.interface) {
         return Ok(());
     }

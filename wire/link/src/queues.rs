@@ -1,11 +1,13 @@
-//! Several queues of an interface joined into one link, with one descriptor to wait for all of them.
+//! Several queues of an interface joined into one link, with one descriptor to wait for all of them, or, for links that
+//! have no descriptors, by asking each in turn.
 
 #![expect(unsafe_code, reason = "epoll takes raw pointers")]
 
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cxloe_net::queues::{JointReadiness, join};
 
@@ -21,6 +23,10 @@ use crate::{Link, LinkError};
 /// # Panics
 /// If `links` is empty.
 pub fn join_queues(links: Vec<Box<dyn Link>>) -> Result<Box<dyn Link>, LinkError> {
+    let interval = links.iter().map(|link| link.sleep_max()).min().unwrap_or(Duration::MAX);
+    if interval < Duration::MAX {
+        return Ok(join(links, PolledReadiness { interval }));
+    }
     let interface = links.first().map_or_else(String::new, |link| link.info().interface.clone());
     // SAFETY: creates a descriptor; the result is checked.
     let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
@@ -44,7 +50,7 @@ impl JointReadiness for EpollReadiness {
         Some(readiness.epoll.as_raw_fd())
     }
 
-    fn wait(&self, links: &[Box<dyn Link>], timeout: Duration) -> Result<(), LinkError> {
+    fn wait(&self, links: &mut [Box<dyn Link>], timeout: Duration) -> Result<(), LinkError> {
         self.descriptor(links);
         let io = |source: io::Error| LinkError::Io {
             what: "wait for frames",
@@ -52,6 +58,34 @@ impl JointReadiness for EpollReadiness {
             source,
         };
         poll_in(&self.readiness.borrow().epoll, timeout).map_err(io)
+    }
+}
+
+/// Waits for links that must be polled at intervals.
+struct PolledReadiness {
+    interval: Duration,
+}
+
+impl JointReadiness for PolledReadiness {
+    fn descriptor(&self, _links: &[Box<dyn Link>]) -> Option<RawFd> {
+        None
+    }
+
+    fn wait(&self, links: &mut [Box<dyn Link>], timeout: Duration) -> Result<(), LinkError> {
+        let until = Instant::now() + timeout;
+        loop {
+            for link in &mut *links {
+                link.wait(Duration::ZERO)?;
+                if link.holds(1) {
+                    return Ok(());
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(self.interval));
+        }
     }
 }
 
@@ -104,9 +138,10 @@ impl Readiness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cxloe_net::pass_on;
     use cxloe_wire::Transmit;
 
-    use crate::sim::{PortConfig, SimNetwork};
+    use crate::sim::{PortConfig, SimLink, SimNetwork};
     use cxloe_wire::frame::Mac;
     use cxloe_wire::time::Time;
 
@@ -189,5 +224,49 @@ mod tests {
         }
         assert_eq!(seen, [1, 0, 1, 0]);
         assert_eq!(link.receive(1, &mut |_, _| panic!("nothing is left")).unwrap(), 0);
+    }
+    /// Link without a descriptor, which finds a frame at some wait.
+    struct PolledLink {
+        inner: SimLink,
+        /// Number of waits before a frame has arrived.
+        waits: u32,
+    }
+
+    impl Link for PolledLink {
+        pass_on!(self => self.inner; info receive transmit flush readiness counters);
+
+        fn wait(&mut self, _timeout: Duration) -> Result<(), LinkError> {
+            self.waits = self.waits.saturating_sub(1);
+            Ok(())
+        }
+
+        fn holds(&mut self, count: usize) -> bool {
+            self.waits == 0 && count == 1
+        }
+
+        fn sleep_max(&self) -> Duration {
+            Duration::from_micros(50)
+        }
+    }
+
+    #[test]
+    fn links_without_descriptors_are_asked_in_turn() {
+        let net = SimNetwork::new(1);
+        let joined = |waits: [u32; 2]| {
+            let queue = |(shard, waits)| -> Box<dyn Link> {
+                let inner = net.attach(CN.shard(shard), PortConfig::default()).unwrap();
+                Box::new(PolledLink { inner, waits })
+            };
+            join_queues((0..).zip(waits).map(queue).collect()).unwrap()
+        };
+        let mut link = joined([u32::MAX, 5]);
+        assert_eq!((link.readiness(), link.sleep_max()), (None, Duration::from_micros(50)));
+        let start = Instant::now();
+        link.wait(Duration::from_secs(60)).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(30), "a frame of the second queue ends the wait");
+        drop(link);
+        let start = Instant::now();
+        joined([u32::MAX, u32::MAX]).wait(Duration::from_millis(5)).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(5), "no frame arrives");
     }
 }

@@ -29,14 +29,15 @@ struct Queues<R> {
 
 /// Way to wait for frames of several links at once.
 pub trait JointReadiness: Send {
-    /// Descriptor that becomes readable when one of `links` may have frames; `None` for simulated links.
+    /// Descriptor that becomes readable when one of `links` may have frames; `None` for simulated links, and for links
+    /// that have none.
     fn descriptor(&self, links: &[Box<dyn Link>]) -> Option<RawFd>;
 
     /// Sleeps until a frame may have arrived at one of `links` or `timeout` has passed.
     ///
     /// # Errors
     /// [`LinkError::Io`] if the system call fails.
-    fn wait(&self, links: &[Box<dyn Link>], timeout: Duration) -> Result<(), LinkError>;
+    fn wait(&self, links: &mut [Box<dyn Link>], timeout: Duration) -> Result<(), LinkError>;
 }
 
 /// Waiting on simulated links: returns at once, because only [`sim`](crate::sim) advances virtual time.
@@ -47,7 +48,7 @@ impl JointReadiness for Virtual {
         None
     }
 
-    fn wait(&self, _links: &[Box<dyn Link>], _timeout: Duration) -> Result<(), LinkError> {
+    fn wait(&self, _links: &mut [Box<dyn Link>], _timeout: Duration) -> Result<(), LinkError> {
         Ok(())
     }
 }
@@ -200,11 +201,15 @@ impl<R: JointReadiness> Link for Queues<R> {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.readiness.wait(&self.links, timeout)
+        self.readiness.wait(&mut self.links, timeout)
     }
 
     fn readiness(&self) -> Option<RawFd> {
         self.readiness.descriptor(&self.links)
+    }
+
+    fn sleep_max(&self) -> Duration {
+        self.links.iter().map(|link| link.sleep_max()).min().unwrap_or(Duration::MAX)
     }
 
     fn counters(&mut self) -> LinkCounters {

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use cxloe_daemon::OptionSources;
 use cxloe_daemon::command_line::doctor::ManagerChecks;
 use cxloe_daemon::doctor::nic::Nic;
 use cxloe_daemon::doctor::{Check, Group};
+use cxloe_daemon::{OptionSources, is_outside_kernel};
 use cxloe_fabric::model::Health;
-use cxloe_link::{Backend, LinkError, LinkInfo, open};
+use cxloe_link::{Backend, LinkConfig, LinkError, LinkInfo, open};
 use cxloe_mn::admin::client::{AskError, ask};
 use cxloe_mn::admin::{NodeStatus, default_socket};
 use cxloe_mn::config::{Cli, Config, MapSource, Settings};
@@ -72,6 +72,9 @@ fn examine(config: &Config, machine: &NodeHost, try_link: bool) -> Vec<Check> {
     if matches!(node, Err(AskError::NoNode { .. })) {
         // A running node has taken its memory already, so the check of free memory applies only if no node runs.
         checks.extend(pool::examine(config, &machine.process));
+        // A device of DPDK shows only when it is open whether it passes frames to all workers.
+        let queues = if is_outside_kernel(&config.node.interface) { config.workers } else { link.queues };
+        let link = LinkConfig { queues, ..link };
         checks.extend(
             try_link.then(|| judge_opened(config.node.backend, open(&link).map(|link| link.info().clone()))),
         );

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! DPDK is started once in a process, for the first device. A port is configured for all of its queues at
-//! once, and stopped when the last of them is dropped.
+//! once, with the rules that steer frames to them, and stopped when the last of them is dropped.
 
 #![expect(unsafe_code, reason = "sched_getaffinity and sched_setaffinity take raw pointers")]
 
@@ -18,16 +18,22 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cxloe_net::ETHERNET_HEADER;
+use cxloe_wire::frame::Mac;
 
-use super::plugin::{DeviceInfo, Plugin};
-use crate::LinkError;
+use super::plugin::{DeviceInfo, Plugin, QUEUES_MAX, Rule};
+use super::steering::{Demand, Steerable, Steering, steer};
+use crate::{LinkConfig, LinkError};
 
 /// Prefix of the name of an interface that is a device of DPDK.
 pub const PREFIX: &str = "dpdk:";
 /// Driver for memory that is shared with another process.
 const SHARED_MEMORY: &str = "net_memif";
-/// Size in megabytes of the memory for buffers on a machine without huge pages.
-const MEMORY: u32 = 128;
+/// Size in megabytes of the memory on a machine without huge pages, without that of queues.
+const MEMORY: u32 = 104;
+/// Size in megabytes of the memory for the buffers of a queue, at the largest MTU.
+const MEMORY_OF_QUEUE: u32 = 24;
+/// Error of a device that cannot have several queues.
+const ONE_QUEUE: &str = "it serves one queue: leave --workers and --queues at 1";
 
 /// Parsed name of a DPDK device, as written in an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,14 +104,46 @@ impl DeviceName {
     fn is_on_pci(&self) -> bool {
         self.device.split(',').next().is_some_and(|name| name.contains(':'))
     }
+
+    /// Device and arguments of its driver, for a link of `queues` queues. Both ends of shared memory need as many queues,
+    /// or the driver would read one ring by two queues. Its secret makes the driver check that: an end with
+    /// several queues refuses one with another number of them.
+    fn for_queues(&self, queues: u16) -> String {
+        let device = &self.device;
+        match device.starts_with(SHARED_MEMORY) && queues > 1 && self.argument("secret").is_none() {
+            true => format!("{device},secret=queues{queues}"),
+            false => device.clone(),
+        }
+    }
+
+    /// Name of the card's interface, if the kernel keeps the card and has one interface for it. `sys` is the root of
+    /// sysfs.
+    pub fn kernel_interface(&self, sys: &Path) -> Option<String> {
+        let name = self.device.split(',').next().filter(|_| self.is_on_pci())?;
+        let address = name.strip_prefix("pci:").unwrap_or(name);
+        let address = match address.matches(':').count() {
+            1 => format!("0000:{address}"),
+            _ => address.to_owned(),
+        };
+        let folder = sys.join("bus/pci/devices").join(address).join("net");
+        let mut interfaces = std::fs::read_dir(folder).ok()?.flatten();
+        let only = interfaces.next()?.file_name().into_string().ok()?;
+        interfaces.next().is_none().then_some(only)
+    }
 }
 
 /// Device that DPDK has found.
-#[derive(Clone, Debug)]
 pub(super) struct Device {
     pub port: u16,
     pub info: DeviceInfo,
     pub name: DeviceName,
+    runtime: &'static Runtime,
+}
+
+impl Device {
+    pub fn plugin(&self) -> &'static Plugin {
+        self.runtime.plugin
+    }
 }
 
 /// DPDK in this process, and the ports in use.
@@ -117,10 +155,11 @@ struct Runtime {
     open: Mutex<HashMap<u16, PortUse>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct PortUse {
     queues: u16,
     used: Vec<u16>,
+    steering: Steering,
 }
 
 /// Use of a queue; dropping the value frees the queue, and stops the port with its last queue.
@@ -152,12 +191,29 @@ impl Runtime {
     }
 }
 
+/// Port that is open, for its rules.
+struct OpenPort(&'static Plugin, u16);
+
+impl Steerable for OpenPort {
+    fn clear(&self) {
+        self.0.clear(self.1);
+    }
+
+    fn add(&self, rule: &Rule) -> Result<(), String> {
+        self.0.rule(self.1, rule)
+    }
+
+    fn hash(&self) -> Result<(), String> {
+        self.0.hash(self.1)
+    }
+}
+
 fn unsupported(interface: &str, why: String) -> LinkError {
     LinkError::Unsupported { backend: "dpdk", interface: interface.to_owned(), why }
 }
 
-/// Starts DPDK, unless it already runs in this process.
-fn runtime(name: &DeviceName) -> Result<&'static Runtime, String> {
+/// Starts DPDK with memory for `queues` queues, unless it already runs in this process.
+fn runtime(name: &DeviceName, queues: u16) -> Result<&'static Runtime, String> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     static STARTING: Mutex<()> = Mutex::new(());
     let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +223,7 @@ fn runtime(name: &DeviceName) -> Result<&'static Runtime, String> {
     let plugin = Plugin::load()?;
     let pci = name.is_on_pci();
     let affinity = Affinity::of_this_thread();
-    let started = plugin.start(&arguments(name, affinity.first(), has_huge_pages()));
+    let started = plugin.start(&arguments(name, queues, affinity.first(), has_huge_pages()));
     // DPDK pins the calling thread to one CPU when it starts; this undoes the pinning.
     affinity.restore();
     started.map_err(|why| explained(&why, pci))?;
@@ -187,7 +243,7 @@ fn explained(why: &str, pci: bool) -> String {
 }
 
 /// Arguments of DPDK's environment abstraction layer: share no files with other processes, and take no core.
-fn arguments(name: &DeviceName, cpu: usize, huge_pages: bool) -> Vec<String> {
+fn arguments(name: &DeviceName, queues: u16, cpu: usize, huge_pages: bool) -> Vec<String> {
     let mut arguments: Vec<String> =
         ["cxloe", "--no-telemetry", "--log-level=lib.*:error", "--log-level=pmd.*:critical"]
             .map(Into::into)
@@ -200,7 +256,7 @@ fn arguments(name: &DeviceName, cpu: usize, huge_pages: bool) -> Vec<String> {
     match huge_pages {
         true => arguments.push("--in-memory".into()),
         false => {
-            let memory = MEMORY.to_string();
+            let memory = (MEMORY + MEMORY_OF_QUEUE * u32::from(queues)).to_string();
             arguments.extend(["--no-shconf", "--no-huge", "-m", &memory].map(Into::into));
         }
     }
@@ -237,47 +293,88 @@ impl Affinity {
     }
 }
 
-/// Finds the device of an interface whose name begins with [`PREFIX`].
-pub(super) fn find(interface: &str) -> Result<Device, LinkError> {
+/// Finds the device of an interface whose name begins with [`PREFIX`], for a link of `queues` queues.
+pub(super) fn find(interface: &str, queues: u32) -> Result<Device, LinkError> {
     let look = || {
         let name = DeviceName::parse(interface)?;
-        let runtime = runtime(&name)?;
+        let queues = u16::try_from(queues).unwrap_or(u16::MAX);
+        let runtime = runtime(&name, queues.min(QUEUES_MAX))?;
         if name.is_on_pci() != runtime.pci {
             return Err("one process uses either cards or virtual devices".into());
         }
         if !runtime.ports_are_open() {
             name.remove_stale_socket();
         }
-        let (port, info) = runtime.plugin.find(&name.device)?;
-        Ok(Device { port, info, name })
+        let (port, info) = runtime.plugin.find(&name.for_queues(queues))?;
+        Ok(Device { port, info, name, runtime })
     };
     look().map_err(|why| unsupported(interface, why))
 }
 
-/// Takes a queue of a device. A device that is not open yet is opened with `queues` queues.
-pub(super) fn take_queue(
-    interface: &str,
-    device: &Device,
-    queue: u16,
-    queues: u16,
-) -> Result<(&'static Plugin, Arc<QueueUse>), LinkError> {
+/// Queue that a link has taken.
+pub(super) struct TakenQueue {
+    pub plugin: &'static Plugin,
+    pub number: u16,
+    pub in_use: QueueUse,
+    pub steering: Steering,
+}
+
+/// Takes a queue of a device, the one that `config` names. A device that is not open yet is opened with all queues of
+/// the process.
+pub(super) fn take_queue(config: &LinkConfig, device: &Device) -> Result<TakenQueue, LinkError> {
+    let runtime = device.runtime;
     let take = || {
-        let runtime = runtime(&device.name)?;
+        let queues = queues(config.queues, device.info.queues)?;
+        let number = config.queue as u16;
         let mut open = runtime.ports();
         if let std::collections::hash_map::Entry::Vacant(new) = open.entry(device.port) {
-            runtime.plugin.open(device.port, queues, device.name.mtu)?;
-            new.insert(PortUse { queues, used: Vec::new() });
+            let steering = open_port(config, device, queues)?;
+            new.insert(PortUse { queues, used: Vec::new(), steering });
         }
         let port = open.get_mut(&device.port).expect("it was inserted");
-        if port.queues != queues || port.used.contains(&queue) {
+        if port.queues != queues || number >= queues || port.used.contains(&number) {
             return Err(format!(
-                "queue {queue} is in use: a device belongs to one process, and each queue to one link"
+                "queue {number} is in use: a device belongs to one process, and each queue to one link"
             ));
         }
-        port.used.push(queue);
-        Ok((runtime.plugin, Arc::new(QueueUse { runtime, port: device.port, queue })))
+        port.used.push(number);
+        let in_use = QueueUse { runtime, port: device.port, queue: number };
+        Ok(TakenQueue { plugin: runtime.plugin, number, in_use, steering: port.steering })
     };
-    take().map_err(|why| unsupported(interface, why))
+    take().map_err(|why| unsupported(&config.interface, why))
+}
+
+/// Number of queues to open, of a device that has `has` queues of each direction.
+fn queues(wanted: u32, has: u16) -> Result<u16, String> {
+    let most = has.min(QUEUES_MAX);
+    match u16::try_from(wanted) {
+        Ok(queues) if queues <= most.max(1) => Ok(queues),
+        _ if most <= 1 => Err(ONE_QUEUE.into()),
+        _ => Err(format!("it has {most} queues, fewer than the {wanted} of --workers and --queues")),
+    }
+}
+
+/// Opens a port with `queues` queues, and makes it pass each frame to its queue.
+fn open_port(config: &LinkConfig, device: &Device, queues: u16) -> Result<Steering, String> {
+    let (plugin, port) = (device.runtime.plugin, device.port);
+    plugin.open(port, queues, device.name.mtu)?;
+    if queues == 1 {
+        return Ok(Steering::Single);
+    }
+    let driver = device.info.driver();
+    if driver == SHARED_MEMORY {
+        return Ok(Steering::Pairs);
+    }
+    let addresses = config.addresses(Mac(device.info.mac));
+    let demand = Demand { queues, addresses, ethertype: config.ethertype, tagged: config.priority.is_some() };
+    let prepare = || {
+        let steering = steer(&OpenPort(plugin, port), &demand).map_err(|why| {
+            format!("{ONE_QUEUE}, as driver `{driver}` takes no rules for addresses ({why})")
+        })?;
+        let further = &demand.addresses[1..];
+        further.iter().try_for_each(|mac| plugin.accept(port, &mac.0)).map(|()| steering)
+    };
+    prepare().inspect_err(|_| plugin.close(port))
 }
 
 #[cfg(test)]
@@ -321,17 +418,51 @@ mod tests {
     #[test]
     fn no_files_are_shared_and_no_core_is_taken() {
         let card = DeviceName::parse("dpdk:0000:03:00.0").unwrap();
-        let all = arguments(&card, 3, true).join(" ");
+        let all = arguments(&card, 2, 3, true).join(" ");
         assert_eq!(
             all,
             "cxloe --no-telemetry --log-level=lib.*:error --log-level=pmd.*:critical --lcores=0@3 \
              -a 0000:03:00.0 --in-memory"
         );
         let shared = DeviceName::parse("dpdk:net_memif0").unwrap();
-        assert!(
-            arguments(&shared, 0, false)
-                .ends_with(&["--no-pci", "--no-shconf", "--no-huge", "-m", "128"].map(Into::into))
-        );
+        for (queues, memory) in [(1, "128"), (4, "200")] {
+            let all = arguments(&shared, queues, 0, false);
+            assert!(all.ends_with(&["--no-pci", "--no-shconf", "--no-huge", "-m", memory].map(Into::into)));
+        }
+    }
+
+    #[test]
+    fn both_ends_of_shared_memory_have_as_many_queues() {
+        let device = |text: &str, queues| DeviceName::parse(text).unwrap().for_queues(queues);
+        let memif = "net_memif0,role=client";
+        assert_eq!(device("dpdk:net_memif0,role=client", 1), memif);
+        assert_eq!(device("dpdk:net_memif0,role=client", 4), format!("{memif},secret=queues4"));
+        assert_eq!(device("dpdk:net_memif0,secret=x", 4), "net_memif0,secret=x", "the operator's own");
+        assert_eq!(device("dpdk:0000:03:00.0", 4), "0000:03:00.0");
+    }
+
+    #[test]
+    fn a_device_with_fewer_queues_than_workers_says_so() {
+        assert_eq!([queues(1, 1), queues(4, 4), queues(1, 0)], [Ok(1), Ok(4), Ok(1)]);
+        assert_eq!(queues(2, 1), Err(ONE_QUEUE.into()));
+        assert!(queues(4, 2).is_err_and(|why| why.contains("it has 2 queues, fewer than the 4")));
+        assert!(queues(65, 255).is_err_and(|why| why.contains("it has 64 queues")));
+        assert!(queues(1 << 20, 255).is_err());
+    }
+
+    #[test]
+    fn the_interface_of_a_card_that_the_kernel_keeps_is_found() {
+        let sys = tempfile::tempdir().unwrap();
+        let net = sys.path().join("bus/pci/devices/0000:03:00.0/net");
+        let interface = |text: &str| DeviceName::parse(text).unwrap().kernel_interface(sys.path());
+        assert_eq!(interface("dpdk:0000:03:00.0"), None, "DPDK has the card alone");
+        std::fs::create_dir_all(net.join("enp3s0")).unwrap();
+        for text in ["dpdk:0000:03:00.0,mtu=9000", "dpdk:03:00.0", "dpdk:pci:0000:03:00.0"] {
+            assert_eq!(interface(text).as_deref(), Some("enp3s0"), "{text}");
+        }
+        assert_eq!(interface("dpdk:net_memif0,socket=/a:b"), None);
+        std::fs::create_dir_all(net.join("enp3s1")).unwrap();
+        assert_eq!(interface("dpdk:0000:03:00.0"), None, "it is not known which of its ports");
     }
 
     #[test]

@@ -4,36 +4,41 @@
 //!   DpdkLink --- plugin: functions of libcxloe_dpdk.so ---> DPDK's driver ---> card, or memory shared with a
 //!   process
 //!       |            (loaded when an interface is named dpdk:DEVICE)
-//!       `------ device: names, DPDK's start, queues in use
+//!       |------ device: names, DPDK's start, queues in use ---> steering: rules that lead frames to queues
+//!       `------ counter: PFC frames that the device counts
 //! ```
 //!
 //! A frame is written and read in DPDK's own buffers. Arrivals cause no interrupt, so a thread that waits
-//! polls the device, with short sleeps if the wait may be long. A link has one queue of each direction, and a
-//! node has one link: DPDK's drivers need rules to steer frames to further queues, and this crate does not
-//! set such rules yet.
+//! polls the device, with short sleeps if the wait may be long. A link has one queue of each direction. The
+//! links of a process share a device without locks: each has a queue of its own, to which the device passes
+//! the frames for it.
 
 #![expect(unsafe_code, reason = "the plug-in lends frames as raw pointers")]
 
+mod counter;
 mod device;
 mod plugin;
+mod steering;
 
 use std::ffi::c_void;
 use std::os::fd::RawFd;
+use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_net::ETHERNET_HEADER;
+use cxloe_net::rate::Rate;
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Mac, vlan};
 
 use crate::link_detail::LinkDetail;
 use crate::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+pub use counter::{DeviceCounter, pfc_counter};
 pub use device::PREFIX;
-use device::{Device, QueueUse};
+use device::{Device, DeviceName, QueueUse, TakenQueue};
 pub use plugin::PLUGIN;
-use plugin::{BURST, Frame, Plugin};
+use plugin::{BURST, DeviceCounters, DeviceInfo, Frame, Plugin};
 
 /// Maximum sleep of a thread that waits for frames, as no interrupt ends the sleep.
 const SLEEP_MAX: Duration = Duration::from_micros(50);
@@ -48,10 +53,49 @@ pub fn is_device(interface: &str) -> bool {
     interface.starts_with(PREFIX)
 }
 
-/// Loads the plug-in and finds the device of an interface. Returns the device's address and MTU.
-pub(crate) fn address_and_mtu(interface: &str) -> Result<(Mac, usize), LinkError> {
-    let device = device::find(interface)?;
+/// Description of a device, as its driver reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Address of the device, and of its first queue.
+    pub mac: Mac,
+    /// Number of queues that the device has in each direction.
+    pub queues: u16,
+    /// Name of DPDK's driver.
+    pub driver: String,
+}
+
+/// Loads the plug-in and describes the device of a link, without opening it.
+///
+/// # Errors
+/// [`LinkError::Unsupported`]: the plug-in is missing or of another version, DPDK does not start, or there is
+/// no such device.
+pub fn look(config: &LinkConfig) -> Result<DeviceFacts, LinkError> {
+    let info = device::find(&config.interface, config.queues)?.info;
+    Ok(DeviceFacts { mac: Mac(info.mac), queues: info.queues, driver: info.driver() })
+}
+
+/// Loads the plug-in and finds the device of an interface, for a process with `queues` links. Returns the device's
+/// address and MTU.
+pub(crate) fn address_and_mtu(interface: &str, queues: u32) -> Result<(Mac, usize), LinkError> {
+    let device = device::find(interface, queues)?;
     Ok((Mac(device.info.mac), mtu(&device)))
+}
+
+/// Speed of a device's link or, while there is no link, of the fastest one that the device can have; `None` if the
+/// driver reports neither, or there is no such device.
+pub fn speed(interface: &str) -> Option<Rate> {
+    speed_of(&device::find(interface, 1).ok()?.info)
+}
+
+fn speed_of(info: &DeviceInfo) -> Option<Rate> {
+    let mbit = if info.speed > 0 { info.speed } else { info.fastest };
+    Rate::bits_per_s(u64::from(mbit) * 1_000_000)
+}
+
+/// Name of the kernel's interface for the card that `interface` names, if the driver leaves the card to the
+/// kernel. The kernel then has counters that DPDK does not have.
+pub fn kernel_interface(interface: &str) -> Option<String> {
+    DeviceName::parse(interface).ok()?.kernel_interface(Path::new("/sys"))
 }
 
 /// MTU of a device in bytes: the one in its name, or else the device's own.
@@ -94,7 +138,7 @@ struct Queue {
     /// Buffer lent last; valid until it is committed.
     lent: *mut u8,
     // Dropped after the queue is freed: when the last use of a port is dropped, the port is stopped.
-    _in_use: Arc<QueueUse>,
+    _in_use: QueueUse,
 }
 
 // SAFETY: only one thread at a time has the queue, and the plug-in binds a queue to no thread.
@@ -117,6 +161,15 @@ impl Queue {
         }
     }
 
+    /// Reads the counters of lost frames since the port was opened: those of this queue, and for the first queue also
+    /// those of the device.
+    fn count(&mut self) -> DeviceCounters {
+        let mut counters = DeviceCounters::default();
+        // SAFETY: the queue is live, and the counters outlive the call.
+        unsafe { (self.plugin.count)(self.queue.as_ptr(), &mut counters) };
+        counters
+    }
+
     /// Releases the frames received last.
     #[inline]
     fn release(&mut self) {
@@ -130,19 +183,16 @@ impl DpdkLink {
     ///
     /// # Errors
     /// [`LinkError::Unsupported`]: the plug-in is missing or of another version, DPDK does not start, or the
-    /// device does not exist or does not accept the configuration.
+    /// device does not exist, does not accept the configuration, or cannot pass frames to several queues.
     pub fn open(config: &LinkConfig) -> Result<DpdkLink, LinkError> {
         let name = &config.interface;
-        let unsupported =
-            |why: &str| LinkError::Unsupported { backend: "dpdk", interface: name.clone(), why: why.into() };
-        if config.queues > 1 {
-            return Err(unsupported("it serves one queue: leave --workers and --queues at 1"));
-        }
-        let device = device::find(name)?;
-        let (plugin, in_use) = device::take_queue(name, &device, config.queue as u16, config.queues as u16)?;
-        let queue = plugin
-            .queue(device.port, config.queue as u16)
-            .ok_or_else(|| unsupported("no memory for a queue"))?;
+        let device = device::find(name, config.queues)?;
+        let TakenQueue { plugin, number, in_use, steering } = device::take_queue(config, &device)?;
+        let queue = plugin.queue(device.port, number).ok_or_else(|| LinkError::Unsupported {
+            backend: "dpdk",
+            interface: name.clone(),
+            why: "no memory for a queue".into(),
+        })?;
         let mtu = mtu(&device);
         let max_frame = mtu + ETHERNET_HEADER;
         let state = if plugin.is_up(device.port) { "up" } else { "no link yet" };
@@ -150,11 +200,15 @@ impl DpdkLink {
             0 => String::new(),
             speed => format!(", {speed} Mbit/s"),
         };
+        let place = match config.queues {
+            1 => String::new(),
+            queues => format!("; queue {number} of {queues}{}", steering.describe()),
+        };
         let info = LinkInfo {
             backend: "dpdk",
-            detail: format!("driver {}{speed}, {state}", device.info.driver()),
+            detail: format!("driver {}{speed}, {state}{place}", device.info.driver()),
             interface: name.clone(),
-            mac: Mac(device.info.mac),
+            mac: Mac(device.info.mac).shard(config.shard()),
             mtu,
             max_frame,
         };
@@ -256,6 +310,12 @@ impl Link for DpdkLink {
         Ok(received)
     }
 
+    /// Counts the frames that a wait has received; others wait in the device's ring.
+    #[inline]
+    fn holds(&mut self, count: usize) -> bool {
+        self.waiting.len() >= count
+    }
+
     #[inline]
     fn transmit(&mut self) -> &mut dyn Transmit {
         &mut self.tx
@@ -298,7 +358,7 @@ impl Link for DpdkLink {
     }
 
     fn counters(&mut self) -> LinkCounters {
-        let lost = self.tx.queue.plugin.count(self.port);
+        let lost = self.tx.queue.count();
         LinkCounters {
             rx_dropped: lost.rx_missed + lost.rx_dropped,
             tx_errors: lost.tx_errors,
@@ -352,5 +412,20 @@ impl Transmit for DpdkTransmit {
         self.queued = true;
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_a_link_has_the_speed_of_its_fastest() {
+        let speed = |speed, fastest| {
+            speed_of(&DeviceInfo { speed, fastest, ..DeviceInfo::default() }).map(|rate| rate.get())
+        };
+        assert_eq!(speed(10_000, 25_000), Some(10_000_000_000));
+        assert_eq!(speed(0, 25_000), Some(25_000_000_000));
+        assert_eq!(speed(0, 0), None);
     }
 }

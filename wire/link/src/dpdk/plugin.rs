@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 /// Version of the interface between program and plug-in; both must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Maximum number of frames that one call receives.
 pub const BURST: usize = 32;
+/// Maximum number of queues of a port.
+pub const QUEUES_MAX: u16 = 64;
 /// Environment variable for the path of the plug-in.
 pub const PLUGIN: &str = "CXLOE_DPDK";
 const FILE: &str = "libcxloe_dpdk.so";
@@ -20,6 +22,8 @@ const FILE: &str = "libcxloe_dpdk.so";
 const INSTALLED: &str = "/usr/lib/cxloe";
 /// Length in bytes of the buffer into which the plug-in writes the reason of a failure.
 const WHY: usize = 256;
+/// Length in bytes of the buffer into which the plug-in writes the names of a device's statistics: room for 1024.
+const NAMES: usize = 64 << 10;
 
 /// Description of a device by the plug-in; laid out as in `cxloe_dpdk.h`.
 #[repr(C)]
@@ -28,8 +32,10 @@ pub struct DeviceInfo {
     pub mac: [u8; 6],
     /// MTU in bytes, without the Ethernet header.
     pub mtu: u16,
-    /// Speed in megabits per second; 0 if unknown.
+    /// Speed of the link in megabits per second; 0 if unknown, as without a link.
     pub speed: u32,
+    /// Speed of the fastest link that the device can have, in megabits per second; 0 if unknown.
+    pub fastest: u32,
     /// Number of queues that the device has in each direction.
     pub queues: u16,
     /// NUMA node of the device; negative if unknown.
@@ -64,6 +70,20 @@ pub struct DeviceCounters {
     pub tx_errors: u64,
 }
 
+/// Frames for one queue: those whose addresses equal the rule's in all bits of its masks; laid out as in
+/// `cxloe_dpdk.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    pub destination: [u8; 6],
+    pub destination_mask: [u8; 6],
+    pub source: [u8; 6],
+    pub source_mask: [u8; 6],
+    /// EtherType of the frames, which then have no tag; 0 for any, with a tag or without.
+    pub ethertype: u16,
+    pub queue: u16,
+}
+
 /// Functions of the plug-in, with the signatures of `cxloe_dpdk.h`.
 pub struct Plugin {
     start: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut c_char, usize) -> c_int,
@@ -71,8 +91,14 @@ pub struct Plugin {
     open: unsafe extern "C" fn(u16, u16, u16, *mut c_char, usize) -> c_int,
     close: unsafe extern "C" fn(u16),
     is_up: unsafe extern "C" fn(u16) -> c_int,
-    count: unsafe extern "C" fn(u16, *mut DeviceCounters),
+    rule: unsafe extern "C" fn(u16, *const Rule, *mut c_char, usize) -> c_int,
+    hash: unsafe extern "C" fn(u16, *mut c_char, usize) -> c_int,
+    clear: unsafe extern "C" fn(u16),
+    accept: unsafe extern "C" fn(u16, *const u8, *mut c_char, usize) -> c_int,
+    statistics: unsafe extern "C" fn(u16, *mut c_char, usize) -> c_int,
+    statistic: unsafe extern "C" fn(u16, u32, *mut u64, *mut c_char, usize) -> c_int,
     queue: unsafe extern "C" fn(u16, u16) -> *mut c_void,
+    pub(super) count: unsafe extern "C" fn(*mut c_void, *mut DeviceCounters),
     pub(super) free: unsafe extern "C" fn(*mut c_void),
     pub(super) receive: unsafe extern "C" fn(*mut c_void, *mut Frame, u32) -> u32,
     pub(super) release: unsafe extern "C" fn(*mut c_void),
@@ -124,8 +150,14 @@ impl Plugin {
             open: function!("open"),
             close: function!("close"),
             is_up: function!("is_up"),
-            count: function!("count"),
+            rule: function!("rule"),
+            hash: function!("hash"),
+            clear: function!("clear"),
+            accept: function!("accept"),
+            statistics: function!("statistics"),
+            statistic: function!("statistic"),
             queue: function!("queue"),
+            count: function!("count"),
             free: function!("free"),
             receive: function!("receive"),
             release: function!("release"),
@@ -185,12 +217,56 @@ impl Plugin {
         unsafe { (self.is_up)(port) != 0 }
     }
 
-    /// Reads the device's counters of lost frames since the port was opened.
-    pub fn count(&self, port: u16) -> DeviceCounters {
-        let mut counters = DeviceCounters::default();
-        // SAFETY: the counters outlive the call.
-        unsafe { (self.count)(port, &mut counters) };
-        counters
+    /// Makes an open port pass the frames of `rule` to the rule's queue.
+    ///
+    /// # Errors
+    /// The driver's reason.
+    pub fn rule(&self, port: u16, rule: &Rule) -> Result<(), String> {
+        // SAFETY: the rule outlives the call.
+        said(|why, room| unsafe { (self.rule)(port, rule, why, room) }).map(drop)
+    }
+
+    /// Makes an open port spread frames over its queues by a hash of their source addresses.
+    ///
+    /// # Errors
+    /// The driver's reason.
+    pub fn hash(&self, port: u16) -> Result<(), String> {
+        // SAFETY: the call takes plain values.
+        said(|why, room| unsafe { (self.hash)(port, why, room) }).map(drop)
+    }
+
+    /// Removes all rules of a port, and the hash.
+    pub fn clear(&self, port: u16) {
+        // SAFETY: the call takes a plain value.
+        unsafe { (self.clear)(port) }
+    }
+
+    /// Makes an open port accept frames for a further address, or for any address if it has no list of them.
+    ///
+    /// # Errors
+    /// The plug-in's reason, as a sentence.
+    pub fn accept(&self, port: u16, address: &[u8; 6]) -> Result<(), String> {
+        // SAFETY: the plug-in reads the six bytes of the address, which outlives the call.
+        said(|why, room| unsafe { (self.accept)(port, address.as_ptr(), why, room) }).map(drop)
+    }
+
+    /// Names of the device's statistics, in the order of their places.
+    pub fn statistics(&self, port: u16) -> Vec<String> {
+        let mut names = vec![0_u8; NAMES];
+        // SAFETY: the plug-in writes at most as many bytes as the buffer has, which outlives the call.
+        unsafe { (self.statistics)(port, names.as_mut_ptr().cast(), names.len()) };
+        let names = CStr::from_bytes_until_nul(&names).unwrap_or_default();
+        names.to_string_lossy().lines().map(str::to_owned).collect()
+    }
+
+    /// Reads the statistic at `place`; may take milliseconds.
+    ///
+    /// # Errors
+    /// The plug-in's reason, as a sentence.
+    pub fn statistic(&self, port: u16, place: u32) -> Result<u64, String> {
+        let mut value = 0;
+        // SAFETY: the value outlives the call.
+        said(|why, room| unsafe { (self.statistic)(port, place, &mut value, why, room) }).map(|_| value)
     }
 
     /// Makes a queue of an open port. Returns `None` if there is not enough memory.

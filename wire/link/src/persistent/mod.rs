@@ -309,7 +309,7 @@ fn find(config: &LinkConfig, name: &str) -> Result<(Interface, Option<SocketAddr
         let config = LinkConfig { interface: name.to_owned(), ..config.clone() };
         return udp::station(&config).map(|(interface, outer)| (interface, Some(outer)));
     }
-    Ok((Interface::find(name)?, None))
+    Ok((Interface::find_for(name, config.queues)?, None))
 }
 
 fn ground(interface: &Interface, outer: Option<SocketAddr>) -> Ground {

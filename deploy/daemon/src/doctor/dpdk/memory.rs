@@ -3,22 +3,24 @@
 use super::{DpdkDevice, Hold, PageSize, PciCard, SCRIPT};
 use crate::doctor::{Check, Group, size};
 
-/// Frames for which a port has buffers, for each queue: `BUFFERS` in `wire/dpdk/cxloe_dpdk.c`.
+/// Frames for which each queue has buffers: `BUFFERS` in `wire/dpdk/cxloe_dpdk.c`.
 const BUFFERS: u64 = 2 * 1024 + 8 * 32;
 /// Minimum length of a buffer in bytes, and that of the headers of a frame with a tag.
 const BUFFER_MIN: u64 = 2048;
 const HEADERS: u64 = 14 + 4;
 /// Bytes of each buffer beside the frame: its descriptor, room before the frame, and the pool's header.
 const BUFFER_OVERHEAD: u64 = 128 + 128 + 64;
+/// Bytes of a queue's pool beside its buffers: the buffers that threads keep at hand.
+const POOL: u64 = 1 << 20;
 /// Bytes that DPDK and a driver take for themselves, such as for the rings of a port.
-const OWN: u64 = 16 << 20;
+const OWN: u64 = 15 << 20;
 /// Size of the pages that can be reserved at any time, in bytes.
 const PAGE: u64 = 2 << 20;
 
 /// Memory of a port with `queues` queues in each direction, in bytes.
 pub(super) fn port_bytes(mtu: u64, queues: u64) -> u64 {
     let frame = (mtu + HEADERS).next_multiple_of(64).max(BUFFER_MIN);
-    OWN + queues * BUFFERS * (frame + BUFFER_OVERHEAD)
+    OWN + queues * (POOL + BUFFERS * (frame + BUFFER_OVERHEAD))
 }
 
 impl PageSize {
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn a_port_takes_buffers_for_its_frames() {
         let pages = |mtu, queues| port_bytes(mtu, queues).div_ceil(PAGE);
-        assert_eq!([pages(1500, 1), pages(9000, 1), pages(9000, 2)], [11, 19, 29]);
+        assert_eq!([pages(1500, 1), pages(9000, 1), pages(9000, 2)], [11, 19, 30]);
     }
 
     #[test]
