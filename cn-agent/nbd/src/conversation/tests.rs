@@ -240,7 +240,7 @@ fn metadata_contexts_are_listed_and_selected() {
     let (said, ..) = conversation.exchange(&early.concat());
     let replies: Vec<_> = option_replies(&said).into_iter().map(|(_, reply, _)| reply).collect();
     assert_eq!(replies, [1_u32 << 31 | 3; 2], "there are no structured replies yet");
-    conversation.exchange(&option(8, &[]));
+    conversation.exchange(&option(8, &[])).2.unwrap();
     let queries: [(u32, &[&str], Option<u8>); 8] = [
         (9, &[], Some(0)),
         (9, &["base:"], Some(0)),
