@@ -25,6 +25,7 @@ mod quickstart_place;
 mod report;
 mod scale;
 mod sim;
+mod survival;
 mod trace;
 mod verify;
 mod work;
@@ -99,6 +100,8 @@ enum Command {
     Chaos(chaos::Args),
     /// Move a virtual machine between two compute nodes, without copying its memory, and time its stops
     Move(moves::Args),
+    /// Measure mirrored regions, kills, new copies, drains, sealed regions, snapshots and clones, and check every line
+    Survival(survival::Args),
     /// Run engines and services over a simulated network, and check everything they do
     Sim(Box<sim::Args>),
     /// Measure the manager with thousands of nodes and a hundred thousand regions
@@ -148,7 +151,8 @@ pub fn run() -> ExitCode {
         | Command::Report(_)
         | Command::Keys(_)
         | Command::Outages(_)
-        | Command::Chaos(_) => true,
+        | Command::Chaos(_)
+        | Command::Survival(_) => true,
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
         Command::Paper(args) => args.makes_lab(),
@@ -209,6 +213,7 @@ pub fn run() -> ExitCode {
         Command::Outages(args) => outages::run(&args, &interrupt),
         Command::Chaos(args) => chaos::run(&args, &interrupt),
         Command::Move(args) => moves::run(&args, &interrupt),
+        Command::Survival(args) => survival::run(&args, &interrupt),
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::Compare(args) => compare::run(&args, standing, interrupt),

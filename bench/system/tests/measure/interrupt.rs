@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 pub fn tests(_: LabPrivilege) -> Vec<Test> {
-    tests![fabric_ends_with_130, keys_end_with_130]
+    tests![fabric_ends_with_130, keys_end_with_130, survival_ends_with_130]
 }
 
 /// Starts the measurement, and sends SIGINT to its process group when `begun` returns true for the number of its
@@ -49,4 +49,9 @@ fn fabric_ends_with_130() -> Outcome {
 fn keys_end_with_130() -> Outcome {
     let arguments = ["keys", "--hellos", "0", "--rekey-ms", "0", "--touch-s", "600"];
     interrupted(&arguments, |files, output| files >= 3 && output.contains("touches of pages"))
+}
+
+fn survival_ends_with_130() -> Outcome {
+    let arguments = ["survival", "--only", "mirror", "--rounds", "100000", "--size", "4MiB"];
+    interrupted(&arguments, |files, output| files >= 3 && output.contains("mirror: round 2"))
 }

@@ -7,6 +7,7 @@ mod paper;
 mod pattern;
 mod programs;
 mod quickstart;
+mod survival;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             Subject::new("interrupt", interrupt::tests),
             Subject::new("fault", fault::tests).also_as_nobody(ALL).long("all ways once more"),
             Subject::new("pattern", pattern::tests),
+            Subject::new("survival", survival::tests),
             Subject::new("compare", compare::tests)
                 .also_as_nobody(&["gmm", "mn-server", "cxloe-bench"])
                 .long("all peers once more"),
