@@ -354,11 +354,13 @@ mod tests {
 
     #[test]
     fn what_an_order_for_a_region_has_done_is_shown() {
-        let moved = json!({"region": "vm", "outcome": "moved", "target": "cn1", "stopped_ms": 45.2, "reason": null});
+        let moved =
+            json!({"region": "vm", "outcome": "moved", "target": "cn1", "stopped_ms": 45.2, "reason": null});
         let shown = table(moved).unwrap().to_string();
         assert!(["outcome", "moved", "stopped", "cn1"].iter().all(|word| shown.contains(word)), "{shown}");
         assert!(!shown.contains("reason"), "{shown}");
-        let sealed = json!({"region": "set", "owner": "02:00:00:00:01:00", "result": "sealed", "readers": ["cn1"]});
+        let sealed =
+            json!({"region": "set", "owner": "02:00:00:00:01:00", "result": "sealed", "readers": ["cn1"]});
         let shown = table(sealed).unwrap().to_string();
         assert!(shown.contains("sealed") && shown.contains("cn1"), "{shown}");
     }

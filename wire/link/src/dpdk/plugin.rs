@@ -40,7 +40,7 @@ pub struct DeviceInfo {
     pub queues: u16,
     /// NUMA node of the device; negative if unknown.
     pub numa: i16,
-    driver: [u8; 32],
+    pub(super) driver: [u8; 32],
 }
 
 impl DeviceInfo {
