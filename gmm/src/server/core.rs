@@ -25,8 +25,9 @@ use cxloe_gmm_core::rights::{Caller, Denied, Directory, Evidence, Refusals, perm
 const QUEUE_MAX: usize = 16_384;
 /// Maximum number of jobs stored with one commit.
 const BATCH_MAX: usize = 256;
-/// Maximum time for which the thread sleeps between two checks of the nodes' time-outs.
-const IDLE: Duration = Duration::from_secs(1);
+/// Maximum time for which the thread sleeps between two checks of the nodes' time-outs. Short, because a pause of the
+/// whole machine within a longer sleep would not make the wake-up late, and would count as silence of the nodes.
+const IDLE: Duration = Duration::from_millis(250);
 /// Lateness of a wake-up, in milliseconds, from which the process counts as having been paused.
 const PAUSE_MIN_MS: u64 = 200;
 /// Minimum and maximum pause before an unwritable store is tried again; each failure doubles the pause.
