@@ -370,7 +370,7 @@ fn remove(engine: &mut Engine, start: u64) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use cxloe_fabric::model::Unmapped;
     use cxloe_net::Link;
     use cxloe_net::sim::{PortConfig, SimLink, SimNetwork};
@@ -394,14 +394,14 @@ mod tests {
         fn failed(&mut self, _: RequestId, _: EngineError) {}
     }
 
-    struct Node {
-        station: SessionSettings,
-        engine: Engine,
-        link: SimLink,
+    pub(crate) struct Node {
+        pub station: SessionSettings,
+        pub engine: Engine,
+        pub link: SimLink,
     }
 
     impl Node {
-        fn new() -> Node {
+        pub fn new() -> Node {
             let own = Mac([2, 0, 0, 0, 0, 1]);
             let link = SimNetwork::new(1).attach(own, PortConfig::default()).unwrap();
             let station = SessionSettings {
@@ -424,7 +424,7 @@ mod tests {
 
         /// Reads a line and returns the error. Every read fails, because no memory node answers in these
         /// tests.
-        fn read(&mut self, hpa: u64) -> EngineError {
+        pub fn read(&mut self, hpa: u64) -> EngineError {
             self.engine.read(hpa, RequestId::Number(0), Time::ZERO, self.link.transmit()).unwrap_err()
         }
     }

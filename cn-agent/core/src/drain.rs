@@ -56,6 +56,9 @@ pub struct Drains {
     all: Vec<Drain>,
     /// Whether any drain made progress in the last round, so that the next round should follow soon.
     gets_on: bool,
+    /// Addresses of regions that are detached while the manager copies them (a snapshot, a clone), and the start of
+    /// each pause: operations are retried until the region is attached anew, or for the session's limit.
+    paused: Vec<(core::ops::Range<u64>, Time)>,
 }
 
 fn range(region: &Attachment) -> core::ops::Range<u64> {
@@ -65,7 +68,7 @@ fn range(region: &Attachment) -> core::ops::Range<u64> {
 impl Drains {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.all.is_empty() && self.paused.is_empty()
     }
 
     /// Whether any drain makes progress. Drains that wait for a silent memory node do not.
@@ -77,9 +80,16 @@ impl Drains {
         self.all.iter_mut().find(|drain| drain.region.hpa == hpa)
     }
 
-    /// Drains a region; `ticket` identifies the report of its end.
+    /// Drains a region; `ticket` identifies the report of its end. Operations on the region fail from now on, except if
+    /// it is detached only while the manager copies it: then they are retried until it is attached again.
     pub fn drain(&mut self, engine: &mut Engine, region: Attachment, ticket: u64, now: Time) {
-        self.begin(engine, region, DrainReason::Draining, DrainEnd::Tell(ticket), now);
+        if region.region.release.is_some_and(|release| release.copy) {
+            let paused = (range(&region), now);
+            self.begin(engine, region, DrainReason::Moving, DrainEnd::Tell(ticket), now);
+            self.paused.push(paused);
+        } else {
+            self.begin(engine, region, DrainReason::Draining, DrainEnd::Tell(ticket), now);
+        }
     }
 
     /// Drains a region whose routes change. A later order attaches the region again, with the new routes.
@@ -95,6 +105,7 @@ impl Drains {
         then: DrainEnd,
         now: Time,
     ) {
+        self.end_pause(region.hpa);
         let work = engine.begin_drain(range(&region), why);
         match self.find(region.hpa) {
             // The attachment of the first order is kept, because its routes are the ones to remove at the end.
@@ -108,6 +119,7 @@ impl Drains {
     /// exception is a new attachment that only extends the former one: it cancels the drain, and operations on the
     /// region, with its dirty lines, continue.
     pub fn attach(&mut self, engine: &mut Engine, region: Box<Attachment>) -> AttachOutcome {
+        self.end_pause(region.hpa);
         let Some(at) = self.all.iter().position(|drain| drain.region.hpa == region.hpa) else {
             return AttachOutcome::Now(region);
         };
@@ -141,8 +153,28 @@ impl Drains {
     /// Cancels the drain of the region at `hpa`, whose content is gone. Returns the attachment whose routes
     /// still exist.
     pub fn forget(&mut self, hpa: u64) -> Option<Attachment> {
+        self.end_pause(hpa);
         let at = self.all.iter().position(|drain| drain.region.hpa == hpa)?;
         Some(self.all.swap_remove(at).region)
+    }
+
+    fn end_pause(&mut self, hpa: u64) {
+        self.paused.retain(|(range, _)| range.start != hpa);
+    }
+
+    /// Lets operations fail on regions that the manager has not given back within `wait_limit`: it may be away.
+    fn refuse_late(&mut self, engine: &mut Engine, wait_limit: Duration, now: Time) {
+        self.paused.retain(|(range, since)| {
+            let late = now >= *since + wait_limit;
+            if late {
+                tracing::warn!(
+                    hpa = format_args!("{:#x}", range.start),
+                    "a region that was detached to be copied is not back within the session's limit: operations fail"
+                );
+                engine.refuse_drained(range.start);
+            }
+            !late
+        });
     }
 
     /// Advances all drains; returns one that has ended. A drain for a move ends after `wait_limit` even if lines
@@ -156,6 +188,7 @@ impl Drains {
         tx: &mut dyn Transmit,
     ) -> Option<Drained> {
         let mut done = None;
+        self.refuse_late(engine, wait_limit, now);
         self.gets_on = false;
         for (at, drain) in self.all.iter_mut().enumerate() {
             let Drain { region, work, then, since, slow_logged } = drain;
@@ -197,5 +230,71 @@ impl Drains {
                 next.map(Drained::Attach)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cxloe_fabric::model::{Release, UnbindOption};
+
+    use super::*;
+    use crate::attach::tests::Node;
+    use crate::attachments::tests::spread;
+    use crate::engine::EngineError;
+
+    const HPA: u64 = 1 << 40;
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// A node with an attached region, its drains, and the attachment of the region as the manager reclaims it.
+    fn reclaimed(copy: bool) -> (Node, Drains, Attachment) {
+        let mut node = Node::new();
+        let mut region = spread("r", 2 << 20, 1);
+        let option = UnbindOption::Managed;
+        node.station
+            .attach(&mut node.engine, &Attachment::over_ethernet(region.clone(), HPA, 64 << 20), Time::ZERO)
+            .unwrap();
+        region.release = Some(Release { option, destroy: false, done: false, to: None, seal: false, copy });
+        (node, Drains::default(), Attachment::over_ethernet(region, HPA, 64 << 20))
+    }
+
+    fn advance(node: &mut Node, drains: &mut Drains, now: Time) -> Option<Drained> {
+        drains.advance(&mut node.engine, &node.station, LIMIT, now, node.link.transmit())
+    }
+
+    #[test]
+    fn operations_wait_while_a_region_is_copied() {
+        let (mut node, mut drains, region) = reclaimed(true);
+        drains.drain(&mut node.engine, region.clone(), 7, Time::ZERO);
+        assert_eq!(node.read(HPA), EngineError::Busy);
+        assert!(matches!(advance(&mut node, &mut drains, Time::ZERO), Some(Drained::Tell(7))));
+        assert_eq!(node.read(HPA), EngineError::Busy, "it is detached, and comes back");
+        assert!(!drains.is_empty(), "the pause has an end");
+        assert!(matches!(drains.attach(&mut node.engine, Box::new(region)), AttachOutcome::Now(_)));
+        assert!(drains.is_empty());
+    }
+
+    #[test]
+    fn operations_fail_if_a_copied_region_does_not_come_back() {
+        let (mut node, mut drains, region) = reclaimed(true);
+        drains.drain(&mut node.engine, region, 7, Time::ZERO);
+        assert!(advance(&mut node, &mut drains, Time::ZERO).is_some());
+        let almost = Time::ZERO + LIMIT - Duration::from_nanos(1);
+        assert!(advance(&mut node, &mut drains, almost).is_none());
+        assert_eq!(node.read(HPA), EngineError::Busy);
+        assert!(advance(&mut node, &mut drains, Time::ZERO + LIMIT).is_none());
+        assert_eq!(node.read(HPA), EngineError::Draining(HPA));
+        assert!(drains.is_empty());
+    }
+
+    #[test]
+    fn operations_fail_at_once_on_a_region_that_is_taken_back() {
+        let (mut node, mut drains, region) = reclaimed(true);
+        drains.drain(&mut node.engine, region, 7, Time::ZERO);
+        // The order changes: the region is to be destroyed instead.
+        let (_, _, region) = reclaimed(false);
+        drains.drain(&mut node.engine, region, 8, Time::ZERO);
+        assert_eq!(node.read(HPA), EngineError::Draining(HPA));
+        assert!(matches!(advance(&mut node, &mut drains, Time::ZERO), Some(Drained::Tell(8))));
+        assert!(drains.is_empty());
     }
 }

@@ -33,7 +33,7 @@ const PLACES_PER_CALL: usize = 4096;
 pub enum DrainReason {
     /// The manager reclaims the region: operations fail.
     Draining,
-    /// The region is moving: operations are to be retried.
+    /// The region moves, or is being copied, and comes back at the same addresses: operations are to be retried.
     Moving,
 }
 
@@ -95,6 +95,13 @@ impl Engine {
     /// Reopens the range that begins at `start`, if it is closed.
     pub fn end_drain(&mut self, start: u64) {
         self.draining.ranges.retain(|(range, _)| range.start != start);
+    }
+
+    /// Changes the reason of the closed range that begins at `start` to [`DrainReason::Draining`].
+    pub fn refuse_drained(&mut self, start: u64) {
+        if let Some((_, why)) = self.draining.ranges.iter_mut().find(|(range, _)| range.start == start) {
+            *why = DrainReason::Draining;
+        }
     }
 
     /// Sets whether this compute node is suspended: all addresses are closed then.
