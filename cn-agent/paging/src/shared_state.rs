@@ -77,6 +77,8 @@ struct Words {
 impl Deref for Words {
     type Target = [AtomicU64];
 
+    // Inlined into the loops over whole tables of pages in another crate.
+    #[inline]
     fn deref(&self) -> &[AtomicU64] {
         // SAFETY: `Words::map` maps `skip` plus `count` words, from the start of a page; the size of the file is
         // sealed, the memory stays mapped as long as `self` lives, and all processes access it as atomic words.
