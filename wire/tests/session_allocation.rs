@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, FaultStatus, LINE_SIZE, Mac};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{
     Completions, Identity, Memory, OpError, Requester, RequesterConfig, Responder, ResponderConfig, Timing,
 };
@@ -135,7 +136,7 @@ impl Ends {
             *passed += 1;
             lose == 0 || !passed.is_multiple_of(lose)
         };
-        if *now >= requester.deadline() {
+        if requester.deadline().is_due(*now) {
             requester.poll(*now, up, count);
         }
         up.take(|_, frame| {

@@ -4,6 +4,7 @@
 mod session_common;
 
 use cxloe_wire::frame::{Command::*, LINE_SIZE};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{OpError, Rejected, SessionEvent};
 use session_common::*;
 
@@ -15,7 +16,7 @@ fn next_sent(p: &mut Pair) -> Vec<Vec<u8>> {
         if !sent.is_empty() {
             return sent;
         }
-        p.now = p.requester.deadline().max(p.now);
+        p.now = p.requester.deadline().at.max(p.now);
     }
     panic!("nothing is sent any more");
 }
@@ -151,7 +152,7 @@ fn r8_oldest_and_newest_doubled_bounded_and_reset() {
     let mut waits = Vec::new();
     let mut last = began;
     while waits.len() < 12 {
-        p.now = p.requester.deadline();
+        p.now = p.requester.deadline().at;
         p.poll();
         let sent: Vec<_> = p.take_up().into_iter().filter(|f| code(f) == WriteReq).collect();
         if !sent.is_empty() {

@@ -23,6 +23,7 @@ use cxloe_net::sim::{Path, PortConfig, SimLink, SimNetwork};
 use cxloe_net::{Link, LinkError};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, FaultStatus, LINE_SIZE, Mac, SHARDS_MAX, source};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{
     Completions, Identity, Memory, OpError, Rejected, Requester, RequesterConfig, Responder, ResponderConfig,
     Timing,
@@ -354,7 +355,7 @@ impl Run {
             if done.wrong {
                 return Err(ScalingError::WrongData(index));
             }
-            if now >= requester.deadline() {
+            if requester.deadline().is_due(now) {
                 requester.poll(now, link.transmit(), done);
             }
             while *asks && core.free_at <= now && shard.in_flight < setting.depth {
@@ -365,7 +366,7 @@ impl Run {
                 core.spend(now, cost(setting.shard_frame_ns, 0));
             }
             link.flush()?;
-            next = next.min(requester.deadline());
+            next = next.min(requester.deadline().at);
             if core.free_at > now {
                 next = next.min(core.free_at);
             }

@@ -10,10 +10,11 @@
 //! for each worker, and serves all CNs of that worker. It executes each stream strictly in order and each
 //! request exactly once, on a [`Memory`], and repeats earlier answers from its retry buffer.
 //!
-//! Both ends are driven the same way, and never use a clock, a socket or a source of random numbers
-//! themselves:
+//! Both ends are [machines](crate::machine), driven the same way, and never use a clock, a socket or a source of
+//! random numbers themselves:
 //!
-//! * *inputs*: `handle(frame, now, …)` for every frame, and `poll(now, …)` when `deadline()` has come;
+//! * *inputs*: `handle(frame, now, …)` for every frame; `poll(now, …)` when `deadline()` has come, at the MN also after
+//!   each batch of frames;
 //! * *commands*: `connect`, `read`, `write`, … at the CN; `drain` at the MN;
 //! * *outside the worker thread*: `poll_handshake` returns Diffie-Hellman computations to run, and
 //!   `handshake_done` takes their results;

@@ -13,6 +13,7 @@ use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FEATURE_JOINT_ACKS, FEATURES, FaultStatus, Header, HelloAck,
     HelloStatus, LINE_SIZE, Mac, Message, PublicKey, Seal, Space, frame_len,
 };
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{
     Completions, Identity, Memory, OpError, Requester, RequesterConfig, Responder, ResponderConfig,
     ResponderEvent, SessionEvent, Timing,
@@ -292,7 +293,7 @@ impl Pair {
 
     /// Polls the requester if its deadline has come.
     pub fn poll(&mut self) {
-        if self.now >= self.requester.deadline() {
+        if self.requester.deadline().is_due(self.now) {
             self.requester.poll(self.now, &mut self.up, &mut self.done);
         }
     }
@@ -360,7 +361,7 @@ impl Pair {
             self.deliver_down(&back);
             self.compute();
             if self.up.frames.is_empty() && self.down.frames.is_empty() && self.now < end {
-                self.now = self.requester.deadline().max(self.now).min(end);
+                self.now = self.requester.deadline().at.max(self.now).min(end);
             }
             self.responder.poll(self.now);
         }

@@ -2,6 +2,7 @@
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{
     Completions, Identity, Rejected, Requester, RequesterConfig, Responder, ResponderConfig, Timing,
 };
@@ -69,7 +70,7 @@ impl Transport for Session {
     }
 
     fn deadline(&self) -> Time {
-        self.requester.deadline()
+        self.requester.deadline().at
     }
 
     fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{Completions, Identity, KeyPair, OpError, Requester, RequesterConfig};
 use cxloe_wire::time::Time;
 
@@ -58,7 +59,7 @@ impl Caller {
     }
 
     pub fn deadline(&self) -> Time {
-        self.requester.deadline().min(self.until)
+        self.requester.deadline().at.min(self.until)
     }
 
     pub fn is_over(&self, now: Time) -> bool {
@@ -82,7 +83,7 @@ impl Caller {
         while let Some(job) = requester.poll_handshake() {
             requester.handshake_done(job.run(), now);
         }
-        if now >= requester.deadline() {
+        if requester.deadline().is_due(now) {
             requester.poll(now, tx, &mut DiscardCompletions);
         }
         if requester.is_open() {

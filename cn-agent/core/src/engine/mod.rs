@@ -56,6 +56,7 @@ use alloc::vec::Vec;
 
 use cxloe_fabric::hdm::Decoder;
 use cxloe_wire::frame::{FEATURES, LINE_SIZE, Mac};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{Rejected, Requester, RequesterConfig, RequesterStatus, SessionEvent};
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
@@ -350,7 +351,7 @@ impl Engine {
     pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
         for peer in &mut self.peers {
             peer.requester.set_max_frame(max_frame, now);
-            self.deadline = self.deadline.min(peer.requester.deadline());
+            self.deadline = self.deadline.min(peer.requester.deadline().at);
         }
     }
 

@@ -24,6 +24,7 @@ use core::time::Duration;
 use cxloe_cc::{Config, Pacer, PacerStatus};
 use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{Gcm, HEADER_LEN, LINE_SIZE, PfcVector, Seal};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::time::Time;
 
 use super::{Engine, EngineError, PeerSession};
@@ -176,7 +177,7 @@ impl Engine {
         if let Some(pacer) = &mut peer.pacer {
             pacer.charge_sent(peer.requester.wire_bytes());
         }
-        self.deadline = self.deadline.min(peer.requester.deadline());
+        self.deadline = self.deadline.min(peer.requester.deadline().at);
     }
 }
 

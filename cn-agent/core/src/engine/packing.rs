@@ -9,6 +9,7 @@
 //! memory node has not agreed to frames of several lines, each request is sent at once.
 
 use cxloe_wire::Transmit;
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::Requester;
 use cxloe_wire::time::Time;
 
@@ -66,7 +67,7 @@ impl Engine {
             if let Some(pacer) = &mut peer.pacer {
                 pacer.charge_sent(peer.requester.wire_bytes());
             }
-            self.deadline = self.deadline.min(peer.requester.deadline());
+            self.deadline = self.deadline.min(peer.requester.deadline().at);
         }
     }
 }

@@ -11,6 +11,7 @@
 //! session's time-out. So a region never answers for only some of its pages.
 
 use cxloe_wire::frame::SHARDS_MAX;
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{Requester, RequesterConfig};
 use cxloe_wire::time::Time;
 
@@ -62,7 +63,7 @@ impl Engine {
             requester.hold();
         }
         requester.connect(now);
-        self.deadline = self.deadline.min(requester.deadline());
+        self.deadline = self.deadline.min(requester.deadline().at);
         let pacer = self.pacing.map(|p| PeerPacer::new(&p, sealed, 0, now));
         self.peers.push(PeerSession {
             mac,

@@ -2,6 +2,7 @@
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{HelloStatus, destination, source};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
@@ -31,7 +32,7 @@ impl Engine {
         tx.steer(peer.queue);
         let mut completer = Completer { core: &mut self.core, mac: peer.mac, now, sink };
         peer.requester.handle(frame, now, tx, &mut completer);
-        self.deadline = self.deadline.min(peer.requester.deadline());
+        self.deadline = self.deadline.min(peer.requester.deadline().at);
         if core::mem::take(&mut self.core.congested) {
             self.pause(self.last_peer, Signal::MemoryNode, now);
         }
@@ -48,7 +49,7 @@ impl Engine {
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         for index in 0..self.peers.len() {
             let peer = &mut self.peers[index];
-            if now >= peer.requester.deadline() {
+            if peer.requester.deadline().is_due(now) {
                 let mut completer = Completer { core: &mut self.core, mac: peer.mac, now, sink };
                 tx.steer(peer.queue);
                 peer.requester.poll(now, tx, &mut completer);
@@ -65,7 +66,7 @@ impl Engine {
         if self.resume_at <= now {
             self.resume_at = Time(u64::MAX);
         }
-        let deadlines = self.peers.iter().map(|p| p.requester.deadline());
+        let deadlines = self.peers.iter().map(|p| p.requester.deadline().at);
         let watch_at = self.core.mirrors.watch_at();
         self.deadline = deadlines.chain([self.resume_at, watch_at]).min().unwrap_or(Time(u64::MAX));
         if !self.core.stranded.is_empty() {
@@ -87,7 +88,7 @@ impl Engine {
 
     /// Whether all sessions have ended, so that the link may be closed.
     pub fn is_closed(&self) -> bool {
-        self.peers.iter().all(|p| !p.requester.is_open() && p.requester.deadline() == Time(u64::MAX))
+        self.peers.iter().all(|p| !p.requester.is_open() && p.requester.deadline().is_never())
     }
 
     #[cold]

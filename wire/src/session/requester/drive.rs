@@ -6,9 +6,10 @@ use core::time::Duration;
 use super::pause::Pause;
 use super::phase::{Action, ConnectionEvent, ConnectionPhase, OldSession, next};
 use super::timers::Timer;
-use super::{Completions, OpError, RequestStream, Requester, SessionEvent};
+use super::{Completions, Keyed, OpError, RequestStream, Requester, SessionEvent};
 use crate::Transmit;
 use crate::frame::{Axi, Hello, HelloStatus, MAX_FRAME_LIMIT, Message, Seal, Space};
+use crate::machine::{Deadline, StateMachine};
 use crate::session::framer::Framer;
 use crate::time::Time;
 
@@ -17,6 +18,25 @@ use crate::time::Time;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Number of Byes after which the session is closed without an answer.
 const BYES_MAX: u32 = 3;
+
+impl StateMachine for Requester {
+    #[inline]
+    fn deadline(&self) -> Deadline {
+        self.timers.deadline()
+    }
+
+    fn undrained(&self) -> Option<&'static str> {
+        if !self.events.is_empty() {
+            Some("an event of a session")
+        } else if self.keyed.as_ref().is_some_and(Keyed::has_jobs) {
+            Some("a computation of a handshake")
+        } else if self.shared.packing.held {
+            Some("requests held back to share a frame")
+        } else {
+            None
+        }
+    }
+}
 
 impl Requester {
     /// Sends Hellos to the memory node until a session is open or [`close`](Self::close) is called. Sends
@@ -359,7 +379,7 @@ impl Requester {
     /// may be lost, and the memory node may have stopped together with this process, as on a host that was
     /// suspended (R8).
     fn note_pause(&mut self, now: Time) {
-        let late = now - self.timers.next_timeout();
+        let late = now - self.timers.deadline().at;
         if late < PAUSE_MIN {
             return;
         }

@@ -103,6 +103,11 @@ impl Keyed {
         }
     }
 
+    /// Whether a computation waits to be handed out.
+    pub fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
     fn job(&mut self, work: Work) -> u64 {
         self.ids += 1;
         self.jobs.push_back(HandshakeJob { id: self.ids, own: Arc::clone(&self.pair.own), work });

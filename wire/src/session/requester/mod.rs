@@ -81,9 +81,17 @@ impl SessionState {
 
 /// The compute node's end of the sessions with one memory node.
 ///
-/// Call [`connect`](Self::connect) once; then [`handle`](Self::handle) for every frame from the memory node,
-/// [`poll`](Self::poll) whenever [`deadline`](Self::deadline) has come, and [`poll_event`](Self::poll_event)
-/// after either.
+/// Call [`connect`](Self::connect) once; then drive it as every [machine](crate::machine):
+///
+/// ```text
+///   loop {
+///       for frame in received { requester.handle(frame, now, tx, completions); }
+///       if requester.deadline().is_due(now) { requester.poll(now, tx, completions); }
+///       while let Some(event) = requester.poll_event() { ... }
+///       while let Some(job) = requester.poll_handshake() { ... }    // its result: handshake_done
+///       flush the link; wait for frames, until requester.deadline() at the latest
+///   }
+/// ```
 pub struct Requester {
     config: RequesterConfig,
     /// Longest frame that the buffers were allocated for; the frame length cannot grow beyond it.
@@ -315,12 +323,6 @@ impl Requester {
             timeout_ns: self.streams.iter().map(timeout).max().unwrap_or(0),
             counters: *counters,
         }
-    }
-
-    /// Time at which [`poll`](Self::poll) is due; far in the future if no timer is armed.
-    #[inline]
-    pub fn deadline(&self) -> Time {
-        self.timers.next_timeout()
     }
 
     /// Removes and returns the oldest event.

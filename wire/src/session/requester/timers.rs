@@ -15,8 +15,7 @@
 //! they are left as they are: when one expires, it checks whether its condition really holds, and is armed
 //! again.
 
-use core::time::Duration;
-
+use crate::machine::Deadline;
 use crate::time::Time;
 
 /// Timer; timers due at the same time are handled in the order of the variants.
@@ -52,28 +51,44 @@ impl Timer {
         Timer::Widen,
         Timer::Retry,
     ];
+
+    /// Reason of a deadline, for logs.
+    const fn reason(self) -> &'static str {
+        match self {
+            Timer::GiveUp => "a Start without an answer",
+            Timer::Streams => "requests to send again",
+            Timer::Ping => "a Ping",
+            Timer::Dead => "the limit of a silence",
+            Timer::Suspect => "a silence",
+            Timer::Rekey => "new keys",
+            Timer::Widen => "a probe of the path",
+            Timer::Retry => "Hello, Start or Bye",
+        }
+    }
 }
 
 /// Time of a timer that is not armed.
-const NEVER: Time = Time(u64::MAX);
+const NEVER: Time = Deadline::NEVER.at;
 
 #[derive(Clone, Debug)]
 pub(super) struct Timers {
     at: [Time; Timer::ALL.len()],
     /// Time of the earliest timer, or an earlier time.
     next: Time,
+    /// Timer that `next` was taken from.
+    first: Timer,
 }
 
 impl Timers {
     pub const fn new() -> Timers {
-        Timers { at: [NEVER; Timer::ALL.len()], next: NEVER }
+        Timers { at: [NEVER; Timer::ALL.len()], next: NEVER, first: Timer::Streams }
     }
 
     /// Arms `timer` for `at`, whether it was armed before or not.
     #[inline]
     pub fn arm(&mut self, timer: Timer, at: Time) {
         self.at[timer as usize] = at;
-        self.next = self.next.min(at);
+        self.consider(timer);
     }
 
     /// Arms `timer` for `at`, unless it is armed for an earlier time.
@@ -107,15 +122,26 @@ impl Timers {
 
     /// Time of the earliest timer; may be too early if a timer was stopped or postponed.
     #[inline]
-    pub fn next_timeout(&self) -> Time {
-        self.next
+    pub fn deadline(&self) -> Deadline {
+        if self.next == NEVER { Deadline::NEVER } else { Deadline::new(self.next, self.first.reason()) }
     }
 
-    /// Computes the next time-out at the end of a poll. It is at least a microsecond ahead: otherwise a timer that
-    /// could not do its work yet would make the caller poll in a busy loop.
+    /// Computes the next deadline at the end of a poll.
     pub fn settle(&mut self, now: Time) {
-        let earliest = self.at.iter().fold(NEVER, |earliest, at| earliest.min(*at));
-        self.next = earliest.max(now + Duration::from_micros(1));
+        (self.next, self.first) = (NEVER, Timer::Streams);
+        for timer in Timer::ALL {
+            self.consider(timer);
+        }
+        self.next = self.deadline().after(now).at;
+    }
+
+    /// Makes `timer` the first one if it is earlier than all considered before.
+    #[inline]
+    fn consider(&mut self, timer: Timer) {
+        let at = self.at[timer as usize];
+        if at < self.next {
+            (self.next, self.first) = (at, timer);
+        }
     }
 }
 
@@ -136,15 +162,19 @@ mod tests {
         assert!(Timer::ALL.into_iter().all(|timer| !timers.goes_off(timer, NEVER)));
         timers.arm(Timer::Ping, Time(50));
         timers.arm(Timer::Retry, Time(20));
-        assert_eq!(timers.next_timeout(), Time(20));
+        assert_eq!(timers.deadline(), Deadline::new(Time(20), "Hello, Start or Bye"));
         assert!(!timers.goes_off(Timer::Retry, Time(19)));
         assert!(timers.goes_off(Timer::Retry, Time(20)));
         assert!(!timers.goes_off(Timer::Retry, Time(20)));
         timers.settle(Time(20));
-        assert_eq!(timers.next_timeout(), Time(1_020), "what is due already is looked at soon");
+        assert_eq!(
+            timers.deadline(),
+            Deadline::new(Time(1_020), "a Ping"),
+            "what is due already is looked at soon"
+        );
         timers.stop(Timer::Ping);
         timers.settle(Time(20));
-        assert_eq!(timers.next_timeout(), NEVER);
+        assert!(timers.deadline().is_never());
     }
 
     #[test]
@@ -152,14 +182,14 @@ mod tests {
         let mut timers = Timers::new();
         timers.arm_by(Timer::Streams, Time(30));
         timers.arm_by(Timer::Streams, Time(40));
-        assert_eq!(timers.next_timeout(), Time(30));
+        assert_eq!(timers.deadline().at, Time(30));
         timers.arm_by(Timer::Streams, Time(10));
         assert!(timers.goes_off(Timer::Streams, Time(10)));
         timers.set(Timer::Streams, Some(Time(5_000)));
         timers.settle(Time(10));
-        assert_eq!(timers.next_timeout(), Time(5_000));
+        assert_eq!(timers.deadline().at, Time(5_000));
         timers.set(Timer::Streams, None);
         timers.settle(Time(10));
-        assert_eq!(timers.next_timeout(), NEVER);
+        assert!(timers.deadline().is_never());
     }
 }
