@@ -147,7 +147,7 @@ fn run(depths: &[u64], paced: bool, span: Duration) -> Figures {
             service.begin_batch();
             let received =
                 mn.receive(1, &mut |frame, tx| service.handle(frame, now, tx)).expect("a simulated link");
-            service.finish_batch(mn.transmit());
+            service.poll(now, mn.transmit());
             match service.check_queue(|count| mn.holds(count), now) {
                 CongestionSignals::Quiet => {}
                 verdict => drop(service.send_signals(verdict, mn.transmit())),
@@ -277,7 +277,7 @@ fn moved(bursts: bool, writes: bool) -> f64 {
         link.flush().expect("a simulated link");
         service.begin_batch();
         mn.receive(64, &mut |frame, tx| service.handle(frame, now, tx)).expect("a simulated link");
-        service.finish_batch(mn.transmit());
+        service.poll(now, mn.transmit());
         mn.flush().expect("a simulated link");
     }
     let (since, cn_before, mn_before) = before.expect("a session");

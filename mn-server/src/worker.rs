@@ -1,5 +1,6 @@
 //! A worker: one thread with one link and one [`Service`]. It receives frames in batches, answers them, sends all
-//! answers with one system call, and waits as configured.
+//! answers with one system call, and waits as configured. It drives the service by the contract of all machines
+//! ([`cxloe_wire::machine`]).
 //!
 //! The thread owns its rings, sessions and TLB. Other threads use a [`WorkerHandle`]: two flags that the worker reads
 //! between batches, and a report that it writes on request.
@@ -17,6 +18,7 @@ use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkCounters, LinkError, echo};
 use cxloe_wire::frame::{Mac, source};
+use cxloe_wire::machine::{self, Deadline, StateMachine};
 use cxloe_wire::session::{HelloSieve, ResponderCounters, ResponderEvent, SessionStatus};
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
@@ -28,9 +30,9 @@ use cxloe_mn_core::service::Service;
 const BATCH: usize = 64;
 /// Number of polls of an empty ring between two checks of the clock and the flags.
 const SPINS: u32 = 64;
-/// Maximum sleep while answers wait for room in the transmit ring, or frames in that ring wait for the device.
+/// Maximum sleep while frames in the transmit ring wait for the device, or a computation has not ended.
 const FULL_RING_SLEEP: Duration = Duration::from_micros(100);
-/// Interval of the checks for session timeouts.
+/// Interval of the work that the thread does for others: its link, revoked keys, the log.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// Interval of log lines about one refused CN.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
@@ -250,20 +252,37 @@ impl Worker {
                 thread::yield_now();
             }
             now = self.clock.now();
-            if now >= self.housekeeping_at || self.shared.report_wanted.load(Ordering::Relaxed) {
+            if now >= self.housekeeping_at
+                || self.service.undrained().is_some()
+                || self.shared.report_wanted.load(Ordering::Relaxed)
+            {
                 self.housekeeping(now);
             }
             if self.shared.stop.load(Ordering::Acquire) {
                 return self.drain();
             }
             self.link.flush()?;
-            let computing = self.handshaker.as_ref().is_some_and(Handshaker::is_busy);
-            let waiting = self.service.is_stalled() || self.link.has_unsent() || computing;
-            if let Idle::Sleep(most) = self.waiter.after(0, now, waiting.then(|| now + FULL_RING_SLEEP)) {
+            let deadline = self.deadline(now);
+            if let Idle::Sleep(most) = self.waiter.after(0, now, Some(deadline.at)) {
+                debug_assert_eq!(machine::check(&self.service, now), Ok(()));
+                tracing::trace!(worker = self.options.index, ?most, %deadline, "sleeps");
                 self.service.park();
                 self.link.wait(most)?;
             }
         }
+    }
+
+    /// Time at which the thread has to be awake again, and the reason.
+    fn deadline(&mut self, now: Time) -> Deadline {
+        let soon = |reason| Deadline::new(now + FULL_RING_SLEEP, reason);
+        let mut deadline = self.service.deadline();
+        if self.link.has_unsent() {
+            deadline.keep_earlier(soon("frames that the device has not taken"));
+        }
+        if self.handshaker.as_ref().is_some_and(Handshaker::is_busy) {
+            deadline.keep_earlier(soon("the end of a computation"));
+        }
+        deadline
     }
 
     /// Receives the frames that have arrived, and answers them; returns their number.
@@ -288,8 +307,8 @@ impl Worker {
                 service.handle(frame, now, tx);
             }
         })?;
-        if received > 0 || self.service.is_stalled() {
-            self.service.finish_batch(self.link.transmit());
+        if received > 0 || self.service.is_stalled() || self.service.deadline().is_due(now) {
+            self.service.poll(now, self.link.transmit());
             // After a full batch, more frames may wait in the queue.
             if received == BATCH || self.service.is_congested() {
                 self.watch_queue(now);
@@ -385,7 +404,6 @@ impl Worker {
         }
         self.service.end_revoked(self.link.transmit());
         let responder = self.service.responder();
-        responder.poll(now);
         let mut refused = Vec::new();
         while let Some(event) = responder.poll_event() {
             match event {

@@ -144,7 +144,7 @@ impl Ends {
                 responder.handle(frame, *now, pool, down);
             }
         });
-        responder.finish_batch(down);
+        responder.poll(*now, pool, down);
         *now = *now + Duration::from_micros(20);
         down.take(|_, frame| {
             if passes() {

@@ -262,7 +262,7 @@ fn an_offer_can_be_started_for_a_while_only() {
             p.responder.drain(&mut p.down);
         } else {
             p.pass(6_000 * MS);
-            p.responder.poll(p.now);
+            p.responder.poll(p.now, &mut p.memory, &mut p.down);
         }
         p.deliver_up(&start);
         assert_eq!((p.responder.sessions(), p.take_down().len()), (0, 0));

@@ -185,7 +185,7 @@ fn a_hello_that_was_changed_or_is_repeated_leads_to_nothing() {
     q.deliver_up([&hello]);
     assert_eq!(sent_by_mn(&mut q), 1, "the same Hello, while it is offered a session, gets the same answer");
     q.pass(Duration::from_secs(6));
-    q.responder.poll(q.now);
+    q.responder.poll(q.now, &mut q.memory, &mut q.down);
     q.deliver_up([&hello]);
     assert_eq!((sent_by_mn(&mut q), q.responder.totals().dropped_handshake), (0, 1), "later it is a replay");
 }
@@ -530,7 +530,7 @@ fn handshakes_that_nobody_computes_do_not_pile_up() {
             made += 1;
         }
         p.pass(Duration::from_secs(6));
-        p.responder.poll(p.now);
+        p.responder.poll(p.now, &mut p.memory, &mut p.down);
     }
     assert_eq!((made, p.responder.poll_handshake().is_none()), (40, true));
 }

@@ -423,13 +423,13 @@ fn r10_what_waits_for_room_waits_for_no_other_frame() {
     p.deliver_up([&frames[0], &frames[4]]);
     assert_eq!(list(&p.take_down()), [(WriteResp, 1), (WriteResp, 2)]);
     assert!(p.responder.is_stalled());
-    p.responder.resume(&mut p.memory, &mut p.down);
+    p.responder.poll(p.now, &mut p.memory, &mut p.down);
     assert!(p.responder.is_stalled() && p.take_down().is_empty());
     p.down.room = Some(1);
-    p.responder.resume(&mut p.memory, &mut p.down);
+    p.responder.poll(p.now, &mut p.memory, &mut p.down);
     assert_eq!(list(&p.take_down()), [(WriteResp, 3)]);
     p.down.room = None;
-    p.responder.resume(&mut p.memory, &mut p.down);
+    p.responder.poll(p.now, &mut p.memory, &mut p.down);
     assert_eq!(list(&p.take_down()), [(WriteResp, 4)]);
     assert!(!p.responder.is_stalled());
     let writes = p.memory.log.iter().filter(|e| matches!(e, Executed::Write(..))).count();

@@ -327,7 +327,7 @@ fn serve(
             }
         })?;
         if received > 0 {
-            service.finish_batch(link.transmit());
+            service.poll(now, link.transmit());
             if notes {
                 let left = clock.now();
                 seen[first..].iter_mut().for_each(|one| one.left = left);
@@ -339,7 +339,8 @@ fn serve(
         empty = empty.wrapping_add(1);
         if empty.is_multiple_of(SPINS) {
             now = time.now();
-            service.responder().poll(now);
+            service.poll(now, link.transmit());
+            link.flush()?;
             access.on.set(flags.notes.load(Ordering::Acquire));
             if flags.stop.load(Ordering::Acquire) {
                 return Ok(seen);

@@ -265,7 +265,7 @@ fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
             let ((), grown) = heap::grown(|| {
                 service.begin_batch();
                 requests.drain(|frame| service.handle(frame, now, &mut answers));
-                service.finish_batch(&mut answers);
+                service.poll(now, &mut answers);
             });
             at_mn += grown.unwrap_or(0);
             let ((), grown) = heap::grown(|| {

@@ -331,7 +331,7 @@ impl Run {
                 && let Some(mut frame) = worker.queue.pop_front()
             {
                 worker.responder.handle(&mut frame, now, &mut Addresses, node.transmit());
-                worker.responder.finish_batch(node.transmit());
+                worker.responder.poll(now, &mut Addresses, node.transmit());
                 worker.core.spend(now, cost(setting.worker_frame_ns, setting.lines));
             }
             if !worker.queue.is_empty() {

@@ -120,7 +120,7 @@ fn serve(mut link: Box<dyn Link>, mut service: Service, shared: &Shared) -> Resu
         service.begin_batch();
         let received = link.receive(64, &mut |frame, tx| service.handle(frame, now, tx))?;
         if received > 0 {
-            service.finish_batch(link.transmit());
+            service.poll(now, link.transmit());
             link.flush()?;
         }
         shared.allocated.store(allocations(), Ordering::Release);

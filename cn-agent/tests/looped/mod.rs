@@ -46,7 +46,7 @@ impl Link for Looped {
         for (link, service) in &mut self.nodes {
             service.begin_batch();
             link.receive(64, &mut |frame, tx| service.handle(frame, now, tx))?;
-            service.finish_batch(link.transmit());
+            service.poll(now, link.transmit());
             link.flush()?;
         }
         self.link.receive(budget, on_frame)

@@ -2,7 +2,18 @@
 //!
 //! The [`Responder`] keeps order and answers; `NodeMemory` translates `(CN id, CMem)` through this worker's TLB and
 //! the shared page table and copies lines between pool and frame. The simulated network and worker threads run the
-//! same state machine.
+//! same state machine, by the contract of all of them ([`cxloe_wire::machine`]):
+//!
+//! ```text
+//!   loop {
+//!       service.begin_batch(); service.follow_keys(tx);
+//!       for frame in received { service.handle(frame, now, tx); }
+//!       if any frames came, or service.deadline().is_due(now) { service.poll(now, tx); }
+//!       while let Some(job) = service.responder().poll_handshake() { ... }    // its result: handshake_done
+//!       while let Some(event) = service.responder().poll_event() { ... }      // when undrained() says so, or seldom
+//!       flush the link; park; wait for frames, until service.deadline() at the latest
+//!   }
+//! ```
 
 use std::sync::Arc;
 
@@ -11,6 +22,7 @@ use cxloe_wire::frame::{
     Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, MULTI_LINES_MAX, Mac, PfcVector, PublicKey,
     SHARDS_MAX, address_of,
 };
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::session::{HandshakeDone, Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 
@@ -187,21 +199,17 @@ impl<T: Trace> Service<T> {
         }
     }
 
-    /// Handles a received frame. Answers are sent at once, or by [`finish_batch`](Self::finish_batch).
+    /// Handles a received frame. Answers are sent at once, or by [`poll`](Self::poll).
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) {
         self.responder.handle(frame, now, &mut self.memory, tx);
     }
 
-    /// Sends answers that waited for the end of the batch or for room. Call after each batch, and while the service [is
-    /// stalled](Self::is_stalled).
+    /// Sends answers that waited for the end of the batch or for room, and does what is due. Call after each batch, at
+    /// the deadline, and whenever there may be room while the service [is stalled](Self::is_stalled).
     #[inline]
-    pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
-        if self.responder.is_stalled() {
-            self.responder.resume(&mut self.memory, tx);
-        } else {
-            self.responder.finish_batch(tx);
-        }
+    pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit) {
+        self.responder.poll(now, &mut self.memory, tx);
     }
 
     /// Whether requests are waiting only because there is no room for their answers.
@@ -255,6 +263,17 @@ impl<T: Trace> Service<T> {
 
     pub fn tlb_counters(&self) -> TlbCounters {
         self.memory.tlb.counters()
+    }
+}
+
+impl<T: Trace> StateMachine for Service<T> {
+    #[inline]
+    fn deadline(&self) -> Deadline {
+        self.responder.deadline()
+    }
+
+    fn undrained(&self) -> Option<&'static str> {
+        self.responder.undrained()
     }
 }
 

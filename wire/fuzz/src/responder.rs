@@ -206,7 +206,7 @@ impl World {
             }
             9 => {
                 self.now = self.now + Duration::from_millis(input.u16().into());
-                self.responder.poll(self.now);
+                self.poll();
             }
             10 => {
                 self.ring.room = usize::from(input.u8() % 8);
@@ -214,18 +214,15 @@ impl World {
             }
             _ => self.command(input),
         }
-        if step & 0x80 == 0 {
-            self.responder.finish_batch(&mut self.ring);
-        }
-        if step & 0x40 == 0 && self.responder.is_stalled() {
-            self.resume();
+        if step & 0x80 == 0 || (step & 0x40 == 0 && self.responder.is_stalled()) {
+            self.poll();
         }
     }
 
-    /// Resumes the requests that wait for a transmit slot. They must be executed until no slot is left.
-    fn resume(&mut self) {
+    /// Ends a batch. Requests that wait for a transmit slot must be executed until no slot is left.
+    fn poll(&mut self) {
         let before = self.ring.frames.len();
-        self.responder.resume(&mut self.memory, &mut self.ring);
+        self.responder.poll(self.now, &mut self.memory, &mut self.ring);
         let is_full = self.ring.frames.len() >= self.ring.room;
         assert!(is_full || !self.responder.is_stalled(), "{before} frames before, room for more");
     }

@@ -313,7 +313,7 @@ impl Pair {
             let mut frame = frame.clone();
             self.responder.handle(&mut frame, self.now, &mut self.memory, &mut self.down);
         }
-        self.responder.finish_batch(&mut self.down);
+        self.responder.poll(self.now, &mut self.memory, &mut self.down);
         let mut offers = self.down.frames.iter().filter_map(|frame| match Message::parse(frame) {
             Ok((_, Message::HelloAck(ack))) => Some(ack),
             _ => None,
@@ -363,7 +363,7 @@ impl Pair {
             if self.up.frames.is_empty() && self.down.frames.is_empty() && self.now < end {
                 self.now = self.requester.deadline().at.max(self.now).min(end);
             }
-            self.responder.poll(self.now);
+            self.responder.poll(self.now, &mut self.memory, &mut self.down);
         }
     }
 

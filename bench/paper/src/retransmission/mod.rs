@@ -152,7 +152,7 @@ trait Transport {
     fn serve(&mut self, frame: &mut [u8], now: Time, pages: &mut Pages, tx: &mut dyn Transmit);
 
     /// Sends the frames that the memory node holds back until the end of a batch.
-    fn finish_batch(&mut self, tx: &mut dyn Transmit);
+    fn finish_batch(&mut self, now: Time, pages: &mut Pages, tx: &mut dyn Transmit);
 
     /// Handles a frame that has arrived at the compute node.
     fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions);
@@ -287,7 +287,7 @@ impl<T: Transport> Ends<T> {
         let Ends { net, cn, mn, transport, pages, checker, .. } = self;
         let now = net.now();
         mn.receive(usize::MAX, &mut |frame, tx| transport.serve(frame, now, pages, tx))?;
-        transport.finish_batch(mn.transmit());
+        transport.finish_batch(now, pages, mn.transmit());
         mn.flush()?;
         let arrived = cn.receive(usize::MAX, &mut |frame, tx| transport.handle(frame, now, tx, checker))?;
         if now >= transport.deadline() {

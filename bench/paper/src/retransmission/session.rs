@@ -61,8 +61,8 @@ impl Transport for Session {
         self.responder.handle(frame, now, pages, tx);
     }
 
-    fn finish_batch(&mut self, tx: &mut dyn Transmit) {
-        self.responder.finish_batch(tx);
+    fn finish_batch(&mut self, now: Time, pages: &mut Pages, tx: &mut dyn Transmit) {
+        self.responder.poll(now, pages, tx);
     }
 
     fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {

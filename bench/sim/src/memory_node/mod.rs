@@ -18,6 +18,7 @@ use cxloe_mn_core::translation::{PageTable, Translation};
 use cxloe_net::Link;
 use cxloe_net::sim::SimLink;
 use cxloe_wire::frame::{FEATURE_JOINT_ACKS, FEATURE_MULTI, FEATURES, LINE_SIZE, Mac, SHARDS_MAX};
+use cxloe_wire::machine::{self, StateMachine};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::{Entropy, HandshakeJob, ResponderConfig, SessionStatus};
 use cxloe_wire::time::Time;
@@ -27,7 +28,8 @@ use crate::control::network::ControlNetwork;
 use crate::node_keys;
 use crate::planted_fault::{FaultPlanter, Lines, PlantedFault};
 use crate::register::{Origin, Shape, content};
-use crate::trace::Trace;
+use crate::trace::{Name, Trace};
+use crate::violation::InvariantViolation;
 pub(crate) use following::name;
 use following::{Following, Introduction};
 
@@ -42,8 +44,6 @@ pub const LIVES: u64 = 8;
 const TLB_ENTRIES: usize = 16;
 /// Time from the goodbye of a process to its end.
 const GOODBYE: Duration = Duration::from_micros(200);
-/// Interval between two checks for sessions that have become silent.
-const POLL_EVERY: Duration = Duration::from_millis(100);
 /// Duration of a handshake's Diffie-Hellman computation in runs with floods. A separate thread, not the worker,
 /// computes it.
 const HANDSHAKE_TIME: Duration = Duration::from_micros(40);
@@ -78,7 +78,6 @@ pub struct MemoryNode {
     shape: Shape,
     memory: Memory,
     service: Service,
-    polled: Time,
     /// Processing time of a frame.
     service_time: Duration,
     /// Time at which the processing of the frames received so far ends.
@@ -207,7 +206,6 @@ impl MemoryNode {
             shape,
             memory,
             service,
-            polled: Time::ZERO,
             service_time: Duration::ZERO,
             busy_until: Time::ZERO,
             planter: None,
@@ -442,8 +440,13 @@ impl MemoryNode {
         {
             service.handshake_done(job.run(), now, link.transmit());
         }
-        if received > 0 || service.is_stalled() {
-            service.finish_batch(link.transmit());
+        let answers = received > 0 || service.is_stalled();
+        if answers || service.deadline().is_due(now) {
+            service.poll(now, link.transmit());
+        }
+        // The events are for a log, which a simulated node does not have.
+        while service.responder().poll_event().is_some() {}
+        if answers {
             // The simulation has no receiver for pause frames to the other end of the cable.
             let verdict = service.check_queue(|count| link.holds(count), now);
             if verdict != CongestionSignals::Quiet {
@@ -451,23 +454,32 @@ impl MemoryNode {
             }
             self.busy_until = now + self.service_time * received as u32;
         }
-        if now.since(self.polled) >= POLL_EVERY {
-            self.polled = now;
-            self.service.responder().poll(now);
-        }
         self.link.flush().expect("a simulated link");
         received > 0
+    }
+
+    /// Checks, after the node's work at `now`, that it drives its service by the contract of machines.
+    ///
+    /// # Errors
+    /// Returns the breach of the contract.
+    pub(crate) fn check_machines(&self, now: Time) -> Result<(), InvariantViolation> {
+        if now < self.busy_until || now < self.paused_until {
+            return Ok(());
+        }
+        let name = Name(self.mac);
+        machine::check(&self.service, now)
+            .map_err(|breach| InvariantViolation::Rule(format!("{name} {breach}")))
     }
 
     /// Returns true if the node's sessions have no pending answers. With `silence`, sessions are first ended as if
     /// their compute nodes had been silent for the idle time-out.
     pub(crate) fn has_nothing_pending(&mut self, now: Time, silence: bool) -> bool {
-        let responder = self.service.responder();
+        let MemoryNode { service, link, .. } = self;
         let rests = |s: &SessionStatus| s.waiting == 0 && s.buffered == 0;
-        if silence && !responder.statuses(now).iter().all(rests) {
-            responder.poll(now + self.config.idle_after);
+        if silence && !service.responder().statuses(now).iter().all(rests) {
+            service.poll(now + self.config.idle_after, link.transmit());
         }
-        responder.statuses(now).iter().all(rests)
+        service.responder().statuses(now).iter().all(rests)
     }
 }
 

@@ -219,7 +219,7 @@ impl World<'_> {
                 }
             }
         }
-        Ok(())
+        self.mns.iter().try_for_each(|mn| mn.check_machines(now))
     }
 }
 

@@ -439,8 +439,8 @@ impl Responder {
         }
     }
 
-    /// Removes silent sessions and old offers. Call it about once a second.
-    pub fn poll(&mut self, now: Time) {
+    /// Removes silent sessions and old offers.
+    pub(super) fn expire(&mut self, now: Time) {
         self.offers.expire(now, self.config.max_frame);
         self.expire_handshakes(now);
         for index in 0..self.sessions.len() {

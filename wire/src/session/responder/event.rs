@@ -2,6 +2,9 @@
 //!
 //! The number of kept events is limited. Complaints, the events that any station can cause, get only a small
 //! part of the space, so that a flood of them does not displace other events.
+//!
+//! Events are due to be taken only at intervals. If each were due at once, a station could cause as many lines of the
+//! log as it sends frames.
 
 use alloc::collections::VecDeque;
 
@@ -67,11 +70,13 @@ impl ResponderEvent {
 pub(super) struct Events {
     queue: VecDeque<ResponderEvent>,
     complaints: usize,
+    /// Number of the oldest events that the caller has to take before it waits.
+    due: usize,
 }
 
 impl Events {
     pub fn new() -> Events {
-        Events { queue: VecDeque::with_capacity(EVENTS_MAX), complaints: 0 }
+        Events { queue: VecDeque::with_capacity(EVENTS_MAX), complaints: 0, due: 0 }
     }
 
     /// Keeps an event, unless it repeats a complaint that is already kept or there are too many complaints.
@@ -88,9 +93,19 @@ impl Events {
         self.queue.push_back(event);
     }
 
+    /// Makes all events kept so far due to be taken.
+    pub fn publish(&mut self) {
+        self.due = self.queue.len();
+    }
+
+    pub fn is_due(&self) -> bool {
+        self.due > 0
+    }
+
     /// Removes and returns the oldest event.
     pub fn pop(&mut self) -> Option<ResponderEvent> {
         let event = self.queue.pop_front()?;
+        self.due = self.due.saturating_sub(1);
         self.complaints -= usize::from(event.is_complaint());
         Some(event)
     }
@@ -120,7 +135,11 @@ mod tests {
         assert_eq!(conflicts, 1);
         // A polled complaint makes room for another.
         events.push(ResponderEvent::Conflict(cn(0)));
+        assert!(!events.is_due(), "not before the next interval ends");
+        events.publish();
+        assert!(events.is_due());
         assert_eq!(events.pop(), Some(ResponderEvent::Conflict(cn(0))));
+        assert!(!events.is_due());
         // When the list is full, a further event that is not a complaint displaces the oldest one.
         (0..100).for_each(|n| events.push(ResponderEvent::Ended(cn(n))));
         assert_eq!(events.pop(), Some(ResponderEvent::Ended(cn(36))));

@@ -129,6 +129,11 @@ impl Keyed {
             newest: BTreeMap::new(),
         }
     }
+
+    /// Whether a computation waits to be handed out.
+    pub fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
 }
 
 impl Responder {

@@ -25,6 +25,7 @@ mod stream;
 
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
+use core::time::Duration;
 
 pub use config::ResponderConfig;
 pub use counters::ResponderCounters;
@@ -49,11 +50,26 @@ use crate::frame::{
     Command, FEATURES, FrameView, Mac, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_KEYED,
     PROTOCOL_VERSION_OLDEST, Space,
 };
+use crate::machine::{Deadline, StateMachine};
 use crate::time::Time;
 
-/// All sessions of one worker. Call [`handle`](Self::handle) for every frame,
-/// [`finish_batch`](Self::finish_batch) at the end of each receive batch, and [`poll`](Self::poll) about once
-/// a second.
+/// Interval of the checks for silent sessions, old offers and lost handshakes.
+const EXPIRE_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum time until requests that wait for a transmit slot are tried again. A caller that does not sleep tries more
+/// often.
+const RESUME_INTERVAL: Duration = Duration::from_micros(100);
+
+/// All sessions of one worker, driven as every [machine](crate::machine):
+///
+/// ```text
+///   loop {
+///       for frame in received { responder.handle(frame, now, memory, tx); }
+///       if any frames came, or responder.deadline().is_due(now) { responder.poll(now, memory, tx); }
+///       while let Some(job) = responder.poll_handshake() { ... }    // its result: handshake_done
+///       while let Some(event) = responder.poll_event() { ... }      // for the log: when undrained() says so, or seldom
+///       flush the link; wait for frames, until responder.deadline() at the latest
+///   }
+/// ```
 pub struct Responder {
     config: ResponderConfig,
     sessions: Vec<Option<Session>>,
@@ -65,6 +81,10 @@ pub struct Responder {
     /// True if a session may have requests that wait only because the transmit ring had no slot for their
     /// answers.
     stalled: bool,
+    /// Time at which these requests are tried again at the latest.
+    resume_at: Time,
+    /// Time of the next check for what has become too old.
+    expire_at: Time,
     offers: Offers,
     /// Time of the last check for sessions of guests.
     guests_at: Time,
@@ -102,6 +122,8 @@ impl Responder {
             last: 0,
             due: None,
             stalled: false,
+            resume_at: Time::ZERO,
+            expire_at: Time::ZERO,
             offers: Offers::new(),
             guests_at: Time::ZERO,
             asked_len: 0,
@@ -273,25 +295,45 @@ impl Responder {
         Some(index)
     }
 
-    /// Ends a receive batch: sends the acknowledgement that was held back to cover more writes (R4).
+    /// Ends a receive batch, and does what is due: sends the acknowledgement that was held back to cover more writes
+    /// (R4), answers [stalled](Self::is_stalled) requests, and removes silent sessions and old offers.
     #[inline]
-    pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
+    pub fn poll<M: Memory>(&mut self, now: Time, memory: &mut M, tx: &mut dyn Transmit) {
+        self.finish_batch(tx);
+        if self.stalled || now >= self.expire_at {
+            self.poll_due(now, memory, tx);
+        }
+    }
+
+    #[cold]
+    fn poll_due<M: Memory>(&mut self, now: Time, memory: &mut M, tx: &mut dyn Transmit) {
+        if self.stalled {
+            self.resume(memory, tx);
+            self.resume_at = now + RESUME_INTERVAL;
+        }
+        if now >= self.expire_at {
+            self.expire(now);
+            self.expire_at = now + EXPIRE_INTERVAL;
+            self.events.publish();
+        }
+    }
+
+    #[inline]
+    fn finish_batch(&mut self, tx: &mut dyn Transmit) {
         if self.due.is_some() {
             self.flush_due(tx);
         }
     }
 
     /// Whether requests that are next in order wait for a transmit slot for their answers. If so, call
-    /// [`resume`](Self::resume) once there may be a slot, even if no frame comes.
+    /// [`poll`](Self::poll) once there may be a slot, even if no frame comes.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         self.stalled
     }
 
     /// Executes and answers [stalled](Self::is_stalled) requests, as many as there are transmit slots for.
-    #[cold]
-    pub fn resume<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
-        self.finish_batch(tx);
+    fn resume<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
         self.stalled = false;
         for session in self.sessions.iter_mut().flatten() {
             for stream in session.streams.iter_mut().filter(|stream| stream.is_stalled()) {
@@ -321,6 +363,26 @@ impl Responder {
             && let Some(stream) = session.streams.get_mut(usize::from(id))
         {
             stream.flush_due(&session.framer, tx);
+        }
+    }
+}
+
+impl StateMachine for Responder {
+    #[inline]
+    fn deadline(&self) -> Deadline {
+        let expire = Deadline::new(self.expire_at, "a check for silent sessions");
+        if self.stalled { expire.min(Deadline::new(self.resume_at, "room for answers")) } else { expire }
+    }
+
+    fn undrained(&self) -> Option<&'static str> {
+        if self.due.is_some() {
+            Some("an acknowledgement held back")
+        } else if self.keyed.as_ref().is_some_and(Keyed::has_jobs) {
+            Some("a computation of a handshake")
+        } else if self.events.is_due() {
+            Some("an event of a session")
+        } else {
+            None
         }
     }
 }

@@ -14,7 +14,7 @@
 //! the session. A Ping to the instance that has the session shows whether two instances of one CN are
 //! running.
 //!
-//! The table has no timers: times are checked when a Hello comes, or about once a second by
+//! The table has no timers: times are checked when a Hello comes, or at intervals by
 //! [`poll`](super::Responder::poll):
 //!
 //! | event | time counts from | consequence |

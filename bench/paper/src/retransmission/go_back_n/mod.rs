@@ -63,7 +63,7 @@ impl Transport for GoBackN {
         self.responder.handle(frame, pages, tx);
     }
 
-    fn finish_batch(&mut self, _: &mut dyn Transmit) {}
+    fn finish_batch(&mut self, _: Time, _: &mut Pages, _: &mut dyn Transmit) {}
 
     fn handle(&mut self, frame: &mut [u8], now: Time, _: &mut dyn Transmit, out: &mut dyn Completions) {
         self.requester.handle(frame, now, out);
