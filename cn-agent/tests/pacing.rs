@@ -19,6 +19,7 @@ use cxloe_mn_core::congestion::{CongestionConfig, CongestionSignals};
 use cxloe_mn_core::service::Service;
 use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PfcVector};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 
@@ -98,7 +99,7 @@ impl Cn {
                 Err(_) => break,
             }
         }
-        if now >= engine.deadline() {
+        if engine.deadline().is_due(now) {
             engine.poll(now, link.transmit(), ended);
         }
         link.flush().expect("a simulated link");
@@ -137,7 +138,7 @@ fn run(depths: &[u64], paced: bool, span: Duration) -> Figures {
     let end = now + span;
     while now < end {
         let mn_due = (net.fifo(MN).is_some_and(|f| f.occupancy > 0)).then_some(mn_free);
-        let due = cns.iter().map(|cn| cn.engine.deadline()).chain(net.next_event()).chain(mn_due).min();
+        let due = cns.iter().map(|cn| cn.engine.deadline().at).chain(net.next_event()).chain(mn_due).min();
         now = due.unwrap_or(end).max(now).min(end);
         net.step(now);
         for cn in &mut cns {
@@ -231,7 +232,7 @@ fn moved(bursts: bool, writes: bool) -> f64 {
     let (mut now, mut before) = (Time::ZERO, None);
     let line = vec![1; 23 * 64];
     while now < Time::ZERO + span {
-        let due = net.next_event().into_iter().chain([cn.engine.deadline()]).min().expect("a deadline");
+        let due = net.next_event().into_iter().chain([cn.engine.deadline().at]).min().expect("a deadline");
         now = due.max(now).min(Time::ZERO + span);
         net.step(now);
         let Cn { link, engine, ended, made, depth } = &mut cn;
@@ -271,7 +272,7 @@ fn moved(bursts: bool, writes: bool) -> f64 {
                 Err(error) => panic!("{error}"),
             }
         }
-        if now >= engine.deadline() {
+        if engine.deadline().is_due(now) {
             engine.poll(now, link.transmit(), ended);
         }
         link.flush().expect("a simulated link");

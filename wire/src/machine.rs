@@ -128,11 +128,10 @@ impl fmt::Display for ContractBreach {
 /// The first respect in which it has not.
 pub fn check(machine: &impl StateMachine, now: Time) -> Result<(), ContractBreach> {
     let deadline = machine.deadline();
-    match machine.undrained() {
-        Some(output) => Err(ContractBreach::Undrained(output)),
-        None if deadline.is_due(now) => Err(ContractBreach::Overdue(deadline)),
-        None => Ok(()),
+    if deadline.is_due(now) {
+        return Err(ContractBreach::Overdue(deadline));
     }
+    machine.undrained().map_or(Ok(()), |output| Err(ContractBreach::Undrained(output)))
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use cxloe_mn_core::trace::Trace;
 use cxloe_mn_core::translation::{PageTable, TLB_ENTRIES_DEFAULT};
 use cxloe_port::port::PortParts;
 use cxloe_wire::frame::{Command, Header, LINE_SIZE};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::ResponderConfig;
 
 use super::PaperError;
@@ -204,7 +205,7 @@ impl Path {
                 std::hint::spin_loop();
             } else {
                 let now = time.now();
-                if now >= engine.deadline() {
+                if engine.deadline().is_due(now) {
                     engine.poll(now, link.transmit(), &mut taker);
                     link.flush()?;
                 }

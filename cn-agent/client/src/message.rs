@@ -484,6 +484,9 @@ pub struct Counters {
     /// System call by which the worker sleeps: `io_uring`, or `ppoll` with the reason. Empty before the first sleep.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sleeps_by: String,
+    /// Reason of the worker's next timer, such as `a Ping`; `an input` without one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub waits_for: String,
     /// Reason why the link is down; `None` while it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<LinkDown>,

@@ -10,10 +10,14 @@
 //! * Requests for pages that threads wait for are flushed before pages are fetched or evicted in advance.
 //! * Clients with completions are woken last, when all frames have been sent.
 //!
+//! The round is the engine's part of the loop that drives all machines ([`cxloe_wire::machine`]). Its caller takes the
+//! engine's events, and waits until the engine's deadline at the latest.
+//!
 //! Rounds are run by the agent's worker and its shutdown, ports, ports with mapped regions, and simulated nodes. The
 //! code is generic, so steps that a user does not have cost nothing.
 
 use cxloe_wire::Transmit;
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::time::Time;
 
 use crate::engine::{Engine, Sink};
@@ -150,8 +154,9 @@ pub fn round<F: Frames>(
         tx = link.transmit();
     }
     taken += demanded + users.background(engine, now, tx);
-    if now >= engine.deadline() {
+    if engine.deadline().is_due(now) {
         engine.poll(now, tx, users.sink());
+        debug_assert!(!engine.deadline().is_due(now), "polled, and due again: {}", engine.deadline());
     }
     users.handshakes(engine, now);
     users.drain(engine, now, tx);

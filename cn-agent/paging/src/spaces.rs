@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use cxloe_link::Clock;
 use cxloe_wire::Transmit;
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::time::Time;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
@@ -154,9 +155,9 @@ impl Spaces {
         spaces.into_iter().any(is_so)
     }
 
-    /// Time at which the next timer is due.
+    /// Time at which [`turn`](Self::turn) has work that no event announces, and the reason.
     #[inline]
-    pub fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Deadline {
         self.transfers.deadline()
     }
 

@@ -16,6 +16,7 @@ use cxloe_link::keys::Handshaker;
 use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::time::Time;
 
 use crate::frames::Stamped;
@@ -164,7 +165,7 @@ impl Port {
             std::hint::spin_loop();
             return Ok(0);
         };
-        if let Idle::Sleep(most) = self.waiter.after(found.received, now, Some(self.engine.deadline())) {
+        if let Idle::Sleep(most) = self.waiter.after(found.received, now, Some(self.engine.deadline().at)) {
             let computing = self.handshaker.as_ref().is_some_and(Handshaker::is_busy);
             self.link.wait(if computing { most.min(COMPUTING_SLEEP) } else { most })?;
         }

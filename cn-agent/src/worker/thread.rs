@@ -17,6 +17,7 @@ use cxloe_link::Clock;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::wait::idle::{IdlePolicy, Rest, Seen};
 use cxloe_link::{Link, LinkError, LinkHealth};
+use cxloe_wire::machine;
 use cxloe_wire::time::Time;
 
 use super::order::{LegReport, PagingOrder, QuietEvent, WorkerOrder, WorkerResults};
@@ -120,7 +121,13 @@ impl Worker {
                         return self.finish();
                     }
                 }
-                Rest::Sleep(most) => self.sleep(most.min(self.link.sleep_max())),
+                Rest::Sleep(most) => {
+                    self.take_events();
+                    debug_assert_eq!(machine::check(&self.engine, now), Ok(()));
+                    let deadline = self.users.deadline(&self.engine);
+                    tracing::trace!(?most, %deadline, "sleeps");
+                    self.sleep(most.min(self.link.sleep_max()));
+                }
             }
             now = self.clock.now();
         }
@@ -185,9 +192,7 @@ impl Worker {
         if self.link.reopened() != self.reopened {
             self.follow_link(now);
         }
-        while let Some(event) = self.engine.poll_event() {
-            self.note(&event);
-        }
+        self.take_events();
         while let Ok(order) = self.inbox.try_recv() {
             self.apply(order);
         }
@@ -213,6 +218,14 @@ impl Worker {
         }
     }
 
+    #[inline]
+    fn take_events(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            self.note(&event);
+        }
+    }
+
+    #[cold]
     fn note(&mut self, event: &EngineEvent) {
         let report = match *event {
             EngineEvent::LegSilent { hpa, mac, epoch } => Some(LegReport { hpa, mac, epoch, filled: None }),

@@ -8,6 +8,7 @@ use cxloe_cn_core::engine::{
 };
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::time::Time;
 
 use super::Program;
@@ -106,7 +107,7 @@ impl Program {
                     self.pending = Some(op);
                     self.put_off = (self.put_off * 2).clamp(PAUSE_MIN, BUSY_MAX);
                     let again = now + self.put_off;
-                    let due = engine.deadline();
+                    let due = engine.deadline().at;
                     // The engine may have room when its next timer has expired, so the next attempt is not later than
                     // that.
                     self.issue_at = if due > now { again.min(due) } else { again };

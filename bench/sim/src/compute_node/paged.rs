@@ -14,6 +14,7 @@ use cxloe_cn_core::pager::{
 };
 use cxloe_cn_core::transfers::{BufferSource, FinishedTransfer, PageIo, Transfers};
 use cxloe_wire::Transmit;
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
@@ -162,7 +163,7 @@ impl Paged {
     }
 
     /// Returns the time at which the next failed transfer is retried.
-    pub fn retries_at(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Deadline {
         self.transfers.deadline()
     }
 

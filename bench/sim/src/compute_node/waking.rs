@@ -8,7 +8,8 @@
 //! | a region change from the manager | |
 //! | the end of the sleep | the end of the sleep |
 //!
-//! A timer that is overdue while its node sleeps is a violation.
+//! A timer that is overdue while its node sleeps is a violation, and so is an output of the engine that is not taken
+//! before the sleep ([`cxloe_wire::machine`]).
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use cxloe_cn_core::node::{self, Found};
 use cxloe_net::Link;
 use cxloe_net::wait::idle::{IdlePolicy, Pending, Rest, Seen};
 use cxloe_net::wait::{Idle, WaitStyle, Waiter};
+use cxloe_wire::machine::{self, Deadline, StateMachine};
 use cxloe_wire::time::Time;
 
 use super::ComputeNode;
@@ -97,10 +99,10 @@ impl Program {
         }
     }
 
-    /// Returns the time of the earliest timer of engine and program.
-    fn timer(&self, engine: &Engine) -> Time {
-        let pages = self.paged.as_ref().and_then(|paged| paged.retries_at());
-        pages.map_or(engine.deadline(), |at| at.min(engine.deadline()))
+    /// Returns the time of the earliest timer of engine and program, and its reason.
+    fn timer(&self, engine: &Engine) -> Deadline {
+        let pages = self.paged.as_ref().map_or(Deadline::NEVER, |paged| paged.deadline());
+        engine.deadline().min(pages)
     }
 }
 
@@ -140,10 +142,10 @@ impl ComputeNode {
     /// round is needed now.
     fn check_timers(&self, now: Time) -> Result<bool, InvariantViolation> {
         let due = self.program.timer(&self.engine);
-        if self.waking.sleeps && due < now {
+        if self.waking.sleeps && due.at < now {
             let (name, until) = (Name(self.mac), self.waking.until);
             return Err(InvariantViolation::Rule(format!(
-                "{name} sleeps until {until}, but a timer was due at {due}"
+                "{name} sleeps until {until}, but a timer was due: {due}"
             )));
         }
         Ok(false)
@@ -172,6 +174,8 @@ impl ComputeNode {
             let Ok(looked) = node::round(engine, &mut link, &mut step, Some(now), batch);
             found = looked;
         }
+        // A drain may have ended operations, or given up lines, after the program's last look.
+        step.check(|program, around, tally| program.take(engine, now, around, tally));
         step.found.map(|()| found)
     }
 
@@ -184,9 +188,9 @@ impl ComputeNode {
         tally: &mut Tally,
     ) -> Result<bool, InvariantViolation> {
         let ComputeNode { engine, program, waking, .. } = self;
-        let mut due = program.timer(engine);
+        let mut due = program.timer(engine).at;
         if program.mistake == Some(PlantedFault::ForgetsTimers) {
-            due = Time(u64::MAX);
+            due = Deadline::NEVER.at;
         }
         let rest = match &mut waking.driver {
             Driver::Agent(policy) => {
@@ -204,6 +208,11 @@ impl ComputeNode {
             },
         };
         waking.sleeps = matches!(rest, Rest::Sleep(_));
+        if waking.sleeps {
+            let name = Name(program.mac);
+            machine::check(engine, now)
+                .map_err(|breach| InvariantViolation::Rule(format!("{name} {breach}")))?;
+        }
         waking.until = match rest {
             Rest::Round if found.work() > 0 => now,
             Rest::Round if due <= now => now + ROUND,

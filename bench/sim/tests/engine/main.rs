@@ -18,6 +18,7 @@ use cxloe_net::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_sim::register::{Origin, Shape, content};
 use cxloe_sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig};
 use cxloe_wire::time::Time;
 

@@ -157,7 +157,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        let next = self.engine.deadline().min(self.net.now() + MS);
+        let next = self.engine.deadline().at.min(self.net.now() + MS);
         let next = self.net.next_event().map_or(next, |at| at.min(next));
         self.net.step(next.max(self.net.now()));
         let now = self.net.now();
@@ -168,7 +168,7 @@ impl World {
         }
         let World { link, engine, results, .. } = self;
         link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, results)).expect("a simulated link");
-        if now >= engine.deadline() {
+        if engine.deadline().is_due(now) {
             engine.poll(now, link.transmit(), results);
         }
         link.flush().expect("a simulated link");

@@ -39,14 +39,14 @@ impl Pair {
     }
 
     fn step(&mut self) {
-        let next = self.engine.deadline().min(self.net.now() + MS);
+        let next = self.engine.deadline().at.min(self.net.now() + MS);
         let next = self.net.next_event().map_or(next, |at| at.min(next));
         self.net.step(next.max(self.net.now()));
         let now = self.net.now();
         self.mn.work(now, 64);
         let Pair { link, engine, ended, .. } = self;
         link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, ended)).expect("a simulated link");
-        if now >= engine.deadline() {
+        if engine.deadline().is_due(now) {
             engine.poll(now, link.transmit(), ended);
         }
         link.flush().expect("a simulated link");

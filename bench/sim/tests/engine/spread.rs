@@ -56,7 +56,7 @@ impl Fabric {
         let end = self.net.now() + MS * 1000;
         while !done(self) {
             assert!(self.net.now() < end, "{what} does not come");
-            let next = self.engine.deadline().min(self.net.now() + MS);
+            let next = self.engine.deadline().at.min(self.net.now() + MS);
             let next = self.net.next_event().map_or(next, |at| at.min(next));
             self.net.step(next.max(self.net.now()));
             let now = self.net.now();
@@ -66,7 +66,7 @@ impl Fabric {
             let Fabric { link, engine, ended, .. } = self;
             link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, ended))
                 .expect("a simulated link");
-            if now >= engine.deadline() {
+            if engine.deadline().is_due(now) {
                 engine.poll(now, link.transmit(), ended);
             }
             link.flush().expect("a simulated link");

@@ -13,6 +13,7 @@
 use alloc::vec::Vec;
 
 use cxloe_wire::frame::Mac;
+use cxloe_wire::machine::Deadline;
 use cxloe_wire::time::Time;
 
 use super::{Engine, Pacing, PeerSession, Route, RouteError};
@@ -82,7 +83,7 @@ impl Engine {
             }
         }
         // The next poll is due at once, in order to open sessions with the new memory nodes.
-        self.deadline = now;
+        self.deadline.keep_earlier(Deadline::new(now, "sessions with new memory nodes"));
         self.miss_policies.take_over(&mut ready.miss_policies);
         self.sealed.take_over(&mut ready.sealed);
         while let Some(route) = ready.routes.pop() {
@@ -154,7 +155,7 @@ mod tests {
         engine.reserve(4, 4);
         let mut first = with(HPA, 1);
         engine.adopt(&mut first, Time(7)).unwrap();
-        assert_eq!((engine.peers.len(), first.peers.len(), engine.deadline), (1, 0, Time(7)));
+        assert_eq!((engine.peers.len(), first.peers.len(), engine.deadline.at), (1, 0, Time(7)));
         let mut second = with(NEXT, 3);
         engine.adopt(&mut second, Time(8)).unwrap();
         assert_eq!((engine.peers.len(), second.peers.len()), (3, 1), "the first is known");

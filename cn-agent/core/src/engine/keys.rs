@@ -2,7 +2,7 @@
 //! outside the thread that drives the engine.
 
 use cxloe_wire::frame::Mac;
-use cxloe_wire::machine::StateMachine;
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::session::{HandshakeDone, HandshakeJob, KeyPair};
 use cxloe_wire::time::Time;
 
@@ -14,7 +14,7 @@ impl Engine {
     pub fn set_keys(&mut self, keys: impl Fn(Mac) -> Option<KeyPair>, now: Time) {
         for peer in &mut self.peers {
             peer.requester.set_keys(keys(peer.mac), now);
-            self.deadline = self.deadline.min(peer.requester.deadline().at);
+            self.deadline.keep_earlier(peer.requester.deadline());
         }
     }
 
@@ -23,7 +23,7 @@ impl Engine {
     pub fn bar(&mut self, barred: impl Fn(Mac) -> bool, now: Time) {
         for peer in &mut self.peers {
             peer.requester.bar(barred(peer.mac), now);
-            self.deadline = self.deadline.min(peer.requester.deadline().at);
+            self.deadline.keep_earlier(peer.requester.deadline());
         }
     }
 
@@ -39,6 +39,10 @@ impl Engine {
     pub fn handshake_done(&mut self, peer: usize, done: HandshakeDone, now: Time) {
         let Some(peer) = self.peers.get_mut(peer) else { return };
         peer.requester.handshake_done(done, now);
-        self.deadline = self.deadline.min(peer.requester.deadline().at);
+        self.deadline.keep_earlier(peer.requester.deadline());
+        if peer.requester.undrained().is_some() {
+            // A refusal is an event, which the next poll takes.
+            self.deadline.keep_earlier(Deadline::new(now, "an event of a session"));
+        }
     }
 }

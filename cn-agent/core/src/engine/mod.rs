@@ -1,5 +1,19 @@
 //! The compute node's engine: line operations in, completions out, without I/O.
 //!
+//! Driven by the contract of all machines ([`cxloe_wire::machine`]); [`round`](crate::node::round) has the same steps in
+//! the order that serves users best:
+//!
+//! ```text
+//!   loop {
+//!       for frame in received { engine.handle(frame, now, tx, sink); }
+//!       engine.read(...), engine.write(...);        // requests: sent at once, or Busy until the next poll
+//!       if engine.deadline().is_due(now) { engine.poll(now, tx, sink); }
+//!       while let Some((session, job)) = engine.poll_handshake() { ... }    // its result: handshake_done
+//!       while let Some(event) = engine.poll_event() { ... }
+//!       flush the link; wait for frames and users, until engine.deadline() at the latest
+//!   }
+//! ```
+//!
 //! ```text
 //!   read, write, bursts --> line cache --hit--> done
 //!                              | miss, victim
@@ -56,7 +70,7 @@ use alloc::vec::Vec;
 
 use cxloe_fabric::hdm::Decoder;
 use cxloe_wire::frame::{FEATURES, LINE_SIZE, Mac};
-use cxloe_wire::machine::StateMachine;
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::session::{Rejected, Requester, RequesterConfig, RequesterStatus, SessionEvent};
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
@@ -269,7 +283,7 @@ pub struct Engine {
     sealed: SealedRanges,
     draining: DrainingRanges,
     last_peer: usize,
-    deadline: Time,
+    deadline: Deadline,
     pacing: Option<Pacing>,
     /// Time at which a request refused for lack of tokens may be retried.
     resume_at: Time,
@@ -337,7 +351,7 @@ impl Engine {
             sealed: SealedRanges::default(),
             draining: DrainingRanges::default(),
             last_peer: 0,
-            deadline: Time(u64::MAX),
+            deadline: Deadline::NEVER,
             pacing: None,
             resume_at: Time(u64::MAX),
             held: false,
@@ -351,7 +365,7 @@ impl Engine {
     pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
         for peer in &mut self.peers {
             peer.requester.set_max_frame(max_frame, now);
-            self.deadline = self.deadline.min(peer.requester.deadline().at);
+            self.deadline.keep_earlier(peer.requester.deadline());
         }
     }
 
@@ -363,7 +377,7 @@ impl Engine {
         if let Some(known) = self.peers.iter().position(|p| p.mac == mac) {
             let siblings = self.siblings(known);
             self.peers[siblings].iter_mut().for_each(|peer| peer.requester.expect(now));
-            self.deadline = now;
+            self.deadline.keep_earlier(Deadline::new(now, "a session with a memory node"));
             return known;
         }
         let first = self.peers.len();

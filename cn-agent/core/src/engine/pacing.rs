@@ -24,7 +24,7 @@ use core::time::Duration;
 use cxloe_cc::{Config, Pacer, PacerStatus};
 use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{Gcm, HEADER_LEN, LINE_SIZE, PfcVector, Seal};
-use cxloe_wire::machine::StateMachine;
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::time::Time;
 
 use super::{Engine, EngineError, PeerSession};
@@ -32,6 +32,9 @@ use super::{Engine, EngineError, PeerSession};
 /// Default of the largest burst after idle time, in bytes: 140 line reads, or some 10 bursts at an MTU of 1500. Any
 /// switch queue holds this amount, and a sender that sleeps between polls can still keep its rate.
 pub const BUCKET_DEFAULT: u64 = 16 << 10;
+
+/// Reason of the deadline of a request that was refused for lack of tokens.
+pub(super) const TOKENS: &str = "tokens of rate control";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
@@ -163,7 +166,7 @@ impl Engine {
                 Ok(()) => Ok(()),
                 Err(again) => {
                     self.resume_at = self.resume_at.min(Time(again.as_nanos() as u64));
-                    self.deadline = self.deadline.min(self.resume_at);
+                    self.deadline.keep_earlier(Deadline::new(self.resume_at, TOKENS));
                     Err(EngineError::Busy)
                 }
             },
@@ -177,7 +180,7 @@ impl Engine {
         if let Some(pacer) = &mut peer.pacer {
             pacer.charge_sent(peer.requester.wire_bytes());
         }
-        self.deadline = self.deadline.min(peer.requester.deadline().at);
+        self.deadline.keep_earlier(peer.requester.deadline());
     }
 }
 

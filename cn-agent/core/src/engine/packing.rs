@@ -67,7 +67,7 @@ impl Engine {
             if let Some(pacer) = &mut peer.pacer {
                 pacer.charge_sent(peer.requester.wire_bytes());
             }
-            self.deadline = self.deadline.min(peer.requester.deadline().at);
+            self.deadline.keep_earlier(peer.requester.deadline());
         }
     }
 }

@@ -63,7 +63,7 @@ impl Engine {
             requester.hold();
         }
         requester.connect(now);
-        self.deadline = self.deadline.min(requester.deadline().at);
+        self.deadline.keep_earlier(requester.deadline());
         let pacer = self.pacing.map(|p| PeerPacer::new(&p, sealed, 0, now));
         self.peers.push(PeerSession {
             mac,

@@ -2,21 +2,30 @@
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{HelloStatus, destination, source};
-use cxloe_wire::machine::StateMachine;
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
 use super::completer::Completer;
-use super::pacing::Signal;
+use super::pacing::{Signal, TOKENS};
 use super::{Engine, EngineEvent, PeerSession, Sink};
 
-impl Engine {
-    /// Time at which [`poll`](Self::poll) is due next.
+impl StateMachine for Engine {
     #[inline]
-    pub fn deadline(&self) -> Time {
+    fn deadline(&self) -> Deadline {
         self.deadline
     }
 
+    fn undrained(&self) -> Option<&'static str> {
+        if self.core.events.is_empty() {
+            self.peers.iter().find_map(|peer| peer.requester.undrained())
+        } else {
+            Some("an event of the engine")
+        }
+    }
+}
+
+impl Engine {
     /// Handles a frame from the link. Frames of unknown stations are ignored.
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
@@ -32,7 +41,7 @@ impl Engine {
         tx.steer(peer.queue);
         let mut completer = Completer { core: &mut self.core, mac: peer.mac, now, sink };
         peer.requester.handle(frame, now, tx, &mut completer);
-        self.deadline = self.deadline.min(peer.requester.deadline().at);
+        self.deadline.keep_earlier(peer.requester.deadline());
         if core::mem::take(&mut self.core.congested) {
             self.pause(self.last_peer, Signal::MemoryNode, now);
         }
@@ -41,7 +50,7 @@ impl Engine {
             self.take_event(self.last_peer, event, now, tx);
         }
         if self.core.mirrors.is_pending() {
-            self.deadline = now;
+            self.deadline.keep_earlier(Deadline::new(now, "writes to mirrored copies"));
         }
     }
 
@@ -66,15 +75,20 @@ impl Engine {
         if self.resume_at <= now {
             self.resume_at = Time(u64::MAX);
         }
-        let deadlines = self.peers.iter().map(|p| p.requester.deadline().at);
-        let watch_at = self.core.mirrors.watch_at();
-        self.deadline = deadlines.chain([self.resume_at, watch_at]).min().unwrap_or(Time(u64::MAX));
+        self.deadline = Deadline::NEVER;
         if !self.core.stranded.is_empty() {
             self.send_stranded(now, tx);
         }
         if self.mirrors_are_due(now) {
             self.settle_mirrors(now, tx, sink);
         }
+        for peer in &self.peers {
+            self.deadline.keep_earlier(peer.requester.deadline());
+        }
+        self.deadline.keep_earlier(Deadline::new(self.resume_at, TOKENS));
+        let watch_at = self.core.mirrors.watch_at();
+        self.deadline.keep_earlier(Deadline::new(watch_at, "a check of mirrored copies"));
+        self.deadline = self.deadline.after(now);
     }
 
     /// Begins an orderly end of all sessions. Flush first; then poll until [`is_closed`](Self::is_closed).
@@ -83,7 +97,7 @@ impl Engine {
             let mut completer = Completer { core: &mut self.core, mac: peer.mac, now, sink };
             peer.requester.close(now, &mut completer);
         }
-        self.deadline = Time::ZERO;
+        self.deadline = Deadline::new(Time::ZERO, "the end of the sessions");
     }
 
     /// Whether all sessions have ended, so that the link may be closed.
@@ -102,7 +116,7 @@ impl Engine {
                 // The memory node answers the other shards only after the first shard has a session.
                 if index == first {
                     sibling.requester.call_soon(now);
-                    self.deadline = now;
+                    self.deadline.keep_earlier(Deadline::new(now, "sessions of further shards"));
                 }
             }
             // Cached and stranded lines whose memory node has lost its content are dropped; lines of other memory

@@ -17,6 +17,7 @@ use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::machine::Deadline;
 use cxloe_wire::time::Time;
 
 use super::completer::Op;
@@ -156,7 +157,8 @@ impl Engine {
                     self.core.write_backs[usize::from(epoch)] += 1;
                 } else {
                     self.core.stranded.insert((peer, cmem), FailedWriteBack { hpa, data });
-                    self.deadline = self.deadline.min(now + STRANDED_RETRY_INTERVAL);
+                    let again = now + STRANDED_RETRY_INTERVAL;
+                    self.deadline.keep_earlier(Deadline::new(again, "dirty lines without room"));
                 }
             }
         }

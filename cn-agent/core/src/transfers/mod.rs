@@ -13,6 +13,17 @@
 //! A page may be interleaved over several memory nodes and takes several frames, so it is sent as *bursts*, one frame
 //! each. If a burst fails, the whole page is retried after a pause, until the region's longest outage is exceeded. All
 //! memory is allocated at the start.
+//!
+//! Driven by the contract of all machines ([`cxloe_wire::machine`]) within the rounds of its engine:
+//!
+//! ```text
+//!   loop {
+//!       for (id, data) in completed { transfers.read(id, data, buffers, &mut ended); }
+//!       transfers.advance(engine, now, tx, buffers, &mut ended);    // sends, and retries what is due
+//!       for transfer in ended { pager.fetched(...) or pager.written(...); }
+//!       wait for completions, until transfers.deadline() at the latest, or briefly while is_waiting()
+//!   }
+//! ```
 
 mod lanes;
 mod sending;
@@ -23,6 +34,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::session::OpError;
 use cxloe_wire::time::Time;
 
@@ -279,12 +291,6 @@ impl Transfers {
         }
     }
 
-    /// Time at which the next failed transfer is retried; `None` if none waits.
-    #[inline]
-    pub fn deadline(&self) -> Option<Time> {
-        self.waiting_to_retry.front().map(|(at, _)| *at)
-    }
-
     /// Serial number of the last transfer begun.
     #[inline]
     pub fn serial(&self) -> u64 {
@@ -402,6 +408,17 @@ impl Transfers {
             self.fail(transfer, error);
             self.settle(transfer, ended);
         }
+    }
+}
+
+impl StateMachine for Transfers {
+    /// Time at which the next failed transfer is retried, by [`advance`](Transfers::advance). Requests for which the
+    /// engine had no room are not in it: they are sent by each round ([`is_waiting`](Transfers::is_waiting)).
+    #[inline]
+    fn deadline(&self) -> Deadline {
+        self.waiting_to_retry
+            .front()
+            .map_or(Deadline::NEVER, |(at, _)| Deadline::new(*at, "another try of a page"))
     }
 }
 

@@ -13,6 +13,7 @@ use cxloe_port::port::PortParts;
 use cxloe_rings::client::Client;
 use cxloe_rings::client_slot::ClientSlots;
 use cxloe_rings::clients::Clients;
+use cxloe_wire::machine::StateMachine;
 
 use super::looped::{HPA, open_with, route};
 
@@ -85,7 +86,7 @@ impl Agent {
         let now = clock.now();
         link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, clients)).expect("frames");
         clients.serve(engine, mapped, now, link.transmit());
-        if now >= engine.deadline() {
+        if engine.deadline().is_due(now) {
             engine.poll(now, link.transmit(), clients);
         }
         link.flush().expect("a flush");

@@ -33,6 +33,7 @@ impl Worker {
                 backend: self.link.info().backend.to_owned(),
                 link_detail: self.link.info().detail.clone(),
                 sleeps_by: self.sleeper.sleep_call(),
+                waits_for: self.users.deadline(&self.engine).reason.to_owned(),
                 link_down: self.health.down(),
                 link_reopened: self.health.reopened(),
                 clients: self.users.clients.count(),

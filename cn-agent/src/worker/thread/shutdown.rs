@@ -59,9 +59,7 @@ impl Worker {
         while !self.engine.is_closed() && self.clock.now() < until {
             self.pump(self.clock.now())?;
         }
-        while let Some(event) = self.engine.poll_event() {
-            self.note(&event);
-        }
+        self.take_events();
         self.users.clients.wake();
         Ok(())
     }

@@ -13,6 +13,7 @@ use cxloe_port::handshakes;
 use cxloe_port::signals::Signals;
 use cxloe_rings::clients::Clients;
 use cxloe_wire::Transmit;
+use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::time::Time;
 
 use super::waiting_moves::WaitingMoves;
@@ -77,11 +78,15 @@ impl EngineUsers {
         }
     }
 
+    /// Time of the next timer of the engine or of a mapped region, and its reason.
+    pub fn deadline(&self, engine: &Engine) -> Deadline {
+        engine.deadline().min(self.spaces.deadline())
+    }
+
     /// Conditions that limit the next sleep: timers, computations and unsent frames.
     pub fn pending(&self, engine: &Engine, unsent: bool) -> Pending {
-        let deadline = engine.deadline();
         Pending {
-            deadline: self.spaces.deadline().map_or(deadline, |due| due.min(deadline)),
+            deadline: self.deadline(engine).at,
             computing: self.handshaker.as_ref().is_some_and(Handshaker::is_busy),
             unsent,
         }

@@ -4,6 +4,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use cxloe_wire::machine::Deadline;
 use cxloe_wire::time::Time;
 
 use super::super::{Engine, RouteTarget};
@@ -113,7 +114,7 @@ impl Engine {
             self.core.mirrors.watch_at = now;
         }
         self.core.mirrors.pending = true;
-        self.deadline = now;
+        self.deadline.keep_earlier(Deadline::new(now, "a change of mirrored copies"));
     }
 
     /// Applies the manager's description of a leg that this node has a record of.

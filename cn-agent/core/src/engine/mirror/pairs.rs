@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::machine::Deadline;
 use cxloe_wire::session::{OpError, Rejected};
 use cxloe_wire::time::Time;
 
@@ -17,6 +18,8 @@ use super::super::{Core, Engine, EngineError, PeerSession, RequestId, Sink, page
 use super::{Mirror, MirrorAt};
 use crate::cache::Line;
 
+/// Reason of the deadline of an owed request.
+const OWED: &str = "room for the second copy of a write";
 /// Maximum number of writes to mirrors in flight.
 const PAIRS_MAX: usize = 4096;
 
@@ -173,7 +176,7 @@ impl Engine {
                     // other write.
                     let (side, data) = (side as u8, data.into());
                     self.core.mirrors.owed = Some(Owed { pair: number, side, cmem, mask, data });
-                    self.deadline = now;
+                    self.deadline.keep_earlier(Deadline::new(now, OWED));
                 }
                 Err(error) => {
                     self.core.mirrors.pairs.take(number);
@@ -236,7 +239,7 @@ impl Engine {
             Ok(()) => Ok(()),
             Err(EngineError::Busy) => {
                 self.core.mirrors.owed = Some(owed);
-                self.deadline = self.deadline.min(now);
+                self.deadline.keep_earlier(Deadline::new(now, OWED));
                 Err(EngineError::Busy)
             }
             Err(error) => {

@@ -61,7 +61,6 @@ impl Engine {
         }
         self.send_orphans(now, tx, sink);
         self.advance_fill(now, tx);
-        self.deadline = self.deadline.min(self.core.mirrors.watch_at);
     }
 
     /// Checks every leg, and sets the time of the next check.
