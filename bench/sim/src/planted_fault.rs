@@ -24,6 +24,8 @@ named! {
         ForgetsAnswers = "forgets-answers",
         /// Undoes the last line write of a compute node when its next session starts
         RollsBack = "rolls-back",
+        /// Waits with answers of a batch that it has held back
+        KeepsAnswers = "keeps-answers",
         /// Accepts a session of a compute node with an unregistered key
         AcceptsUnknownKeys = "accepts-unknown-keys",
         /// Compute nodes reuse the counter of a sealed frame when they retransmit the request
@@ -104,6 +106,11 @@ pub(crate) struct FaultPlanter {
 impl FaultPlanter {
     pub fn new(mistake: PlantedFault) -> FaultPlanter {
         FaultPlanter { mistake, seen: VecDeque::new(), writes: 0, last: HashMap::new(), undo: None }
+    }
+
+    /// Returns true if the memory node does not end the batches of its service.
+    pub fn keeps_answers(&self) -> bool {
+        self.mistake == PlantedFault::KeepsAnswers
     }
 
     /// Breaks the rule for a frame before the service handles it. Returns false if the service must not

@@ -178,6 +178,8 @@ fn planted_mistakes_are_found() {
         // This fault undoes a write that was acknowledged before the compute node was killed or lost its session.
         (PlantedFault::RollsBack, Scenario::Restarts),
         (PlantedFault::RollsBack, Scenario::Pauses),
+        // With this fault, the memory node's service has an output left when the node waits.
+        (PlantedFault::KeepsAnswers, Scenario::Calm),
         // These faults concern the authentication of sessions, and the nonces of sealed frames.
         (PlantedFault::AcceptsUnknownKeys, Scenario::Intruders),
         (PlantedFault::RepeatsNonces, Scenario::Intruders),
@@ -212,6 +214,7 @@ fn planted_mistakes_are_found() {
         let said = match mistake {
             PlantedFault::AcceptsUnknownKeys => "accepts an unknown key",
             PlantedFault::RepeatsNonces => "repeats nonce",
+            PlantedFault::KeepsAnswers => "nobody has taken: an acknowledgement",
             PlantedFault::ForgetsTimers | PlantedFault::SleepsOnOrders => "but a timer was due",
             _ => "",
         };

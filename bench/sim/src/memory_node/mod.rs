@@ -441,7 +441,8 @@ impl MemoryNode {
             service.handshake_done(job.run(), now, link.transmit());
         }
         let answers = received > 0 || service.is_stalled();
-        if answers || service.deadline().is_due(now) {
+        let ends = answers && !planter.as_ref().is_some_and(FaultPlanter::keeps_answers);
+        if ends || service.deadline().is_due(now) {
             service.poll(now, link.transmit());
         }
         // The events are for a log, which a simulated node does not have.
