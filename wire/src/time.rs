@@ -15,6 +15,16 @@ impl Time {
     /// The arbitrary start; no clock returns an earlier time.
     pub const ZERO: Time = Time(0);
 
+    /// Time that is `ms` milliseconds after the start.
+    pub const fn from_millis(ms: u64) -> Time {
+        Time(ms.saturating_mul(1_000_000))
+    }
+
+    /// Whole milliseconds since the start.
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
     /// Nanoseconds from `earlier` to `self`, 0 if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | [`manager`] | the state machine and its rules |
 //! | [`rights`] | identities and rights of callers |
+//! | [`machine`] | the contract by which the manager is driven, as every machine |
 
 // The macros `println!` and `eprintln!` panic when the stream is closed, so this crate does not use them.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -25,4 +26,5 @@
 pub mod manager;
 pub mod rights;
 
+pub use cxloe_wire::machine;
 pub use manager::Manager;

@@ -17,6 +17,7 @@ use super::clock::Clock;
 use super::event_log;
 use super::topics::{Topic, TopicWait, Topics};
 use crate::store::{Store, StoreError};
+use cxloe_gmm_core::machine::StateMachine;
 use cxloe_gmm_core::manager::{Change, Command, CommandOutcome, Manager, ManagerError};
 use cxloe_gmm_core::rights::{Caller, Denied, Directory, Evidence, Refusals, permit};
 
@@ -311,9 +312,9 @@ fn run(
         if manager.frozen().is_some() && thaw.is_due() && thaw.tried(&mut manager, store.as_mut(), &clock)? {
             *unwritable.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        let (deadline_ms, began_ms) = (manager.next_deadline_ms(), clock.now_ms());
-        let wait =
-            deadline_ms.map_or(IDLE, |at| Duration::from_millis(at.saturating_sub(began_ms)).min(IDLE));
+        let (deadline, began_ms) = (manager.deadline(), clock.now_ms());
+        let wait = Duration::from_millis(deadline.at.as_millis().saturating_sub(began_ms)).min(IDLE);
+        tracing::trace!(?wait, reason = deadline.reason, "waits for jobs");
         let mut next = match queue.recv_timeout(wait) {
             Ok(work) => Some(work),
             Err(RecvTimeoutError::Timeout) => None,
@@ -344,6 +345,7 @@ fn run(
         if let Ok(outcome) = manager.apply(Command::Tick, now_ms) {
             changes.extend(outcome.changes);
         }
+        debug_assert!(manager.deadline().at.as_millis() > now_ms, "due again: {}", manager.deadline());
         if !changes.is_empty() {
             let committed = store.commit(&changes);
             // Nodes send nothing before they get their answers, so the time of the write does not count as

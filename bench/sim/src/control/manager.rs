@@ -9,12 +9,14 @@ use cxloe_fabric::api::ErrorCode;
 use cxloe_fabric::model::{CnId, Name, Watermark, lineage};
 use cxloe_gmm_core::manager::liveness::NodeKey;
 use cxloe_gmm_core::manager::{Change, Command, FabricState, Manager, Options};
+use cxloe_wire::machine::{self, StateMachine};
 use cxloe_wire::time::Time;
 
 use super::message::{Caller, ControlMessage, ManagerCall, ManagerReply};
 use super::network::ControlNetwork;
 use crate::planted_fault::PlantedFault;
 use crate::trace::Trace;
+use crate::violation::InvariantViolation;
 
 /// Wall-clock time at the start of virtual time, in milliseconds since the Unix epoch.
 const EPOCH_MS: u64 = 1_700_000_000_000;
@@ -78,6 +80,11 @@ struct ProcessKilled;
 
 fn now_ms(now: Time) -> u64 {
     EPOCH_MS + now.0 / 1_000_000
+}
+
+/// Time at the manager: that of the wall clock, of which it gets whole milliseconds.
+fn wall(now: Time) -> Time {
+    Time::from_millis(now_ms(now))
 }
 
 impl ManagerNode {
@@ -173,8 +180,8 @@ impl ManagerNode {
     pub fn deadline(&self) -> Option<Time> {
         let right = self.put_away.as_ref().map(|(_, until)| *until);
         let Some(process) = &self.process else { return right.into_iter().chain([self.up_at]).min() };
-        let tick = process.manager.next_deadline_ms();
-        let tick = tick.map(|ms| Time(ms.saturating_sub(EPOCH_MS).saturating_mul(1_000_000)));
+        let tick = process.manager.deadline();
+        let tick = (!tick.is_never()).then(|| Time(tick.at.0.saturating_sub(wall(Time::ZERO).0)));
         process.polls.iter().map(|poll| poll.until).chain(tick).chain(right).min()
     }
 
@@ -193,11 +200,20 @@ impl ManagerNode {
             }
             self.start(now);
         }
-        let due = self.manager().and_then(Manager::next_deadline_ms).is_some_and(|at| at <= now_ms(now));
+        let due = self.manager().is_some_and(|manager| manager.deadline().is_due(wall(now)));
         if due && self.apply(Command::Tick, now).is_err() {
             return;
         }
         self.answer_polls(now, net);
+    }
+
+    /// Checks, after the work at `now`, that the process drives its manager by the contract of machines.
+    ///
+    /// # Errors
+    /// Returns the breach of the contract.
+    pub(crate) fn check_machines(&self, now: Time) -> Result<(), InvariantViolation> {
+        let checked = self.manager().map_or(Ok(()), |manager| machine::check(manager, wall(now)));
+        checked.map_err(|breach| InvariantViolation::Rule(format!("gmm {breach}")))
     }
 
     fn start(&mut self, now: Time) {

@@ -121,6 +121,12 @@ impl World<'_> {
         }
     }
 
+    /// Checks that every machine was driven by its contract: polled, and without an output that nobody has taken.
+    fn check_machines(&self, now: Time) -> Result<(), InvariantViolation> {
+        self.mns.iter().try_for_each(|mn| mn.check_machines(now))?;
+        self.fabric.as_ref().map_or(Ok(()), |fabric| fabric.manager.check_machines(now))
+    }
+
     fn count_frames(&mut self) {
         let figures = &mut self.tally.figures;
         let messages = self.control.counts();
@@ -219,7 +225,7 @@ impl World<'_> {
                 }
             }
         }
-        self.mns.iter().try_for_each(|mn| mn.check_machines(now))
+        self.check_machines(now)
     }
 }
 

@@ -85,7 +85,7 @@ impl Liveness {
 
     /// Returns the time at which the next node becomes silent if none sends a message until then; `None`
     /// without nodes.
-    pub fn next_deadline_ms(&self, timeout_ms: u64) -> Option<u64> {
+    pub fn next_silence_ms(&self, timeout_ms: u64) -> Option<u64> {
         let first = self.by_time.first().map(|(at_ms, _)| at_ms.saturating_add(timeout_ms));
         first.map(|at_ms| at_ms.max(self.grace_until_ms))
     }
@@ -101,12 +101,12 @@ mod tests {
         let mut liveness = Liveness::default();
         liveness.heard(node.clone(), 100);
         liveness.heard(node.clone(), 400);
-        assert_eq!(liveness.next_deadline_ms(500), Some(900));
+        assert_eq!(liveness.next_silence_ms(500), Some(900));
         assert!(liveness.take_silent(899, 500).is_empty());
         liveness.hung_up(&node);
         assert!(!liveness.is_attached(&node));
         assert_eq!(liveness.take_silent(900, 500), [node]);
-        assert_eq!(liveness.next_deadline_ms(500), None);
+        assert_eq!(liveness.next_silence_ms(500), None);
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         let mut liveness = Liveness::default();
         liveness.heard(node.clone(), 100);
         liveness.grant_grace(2_000);
-        assert_eq!(liveness.next_deadline_ms(500), Some(2_000));
+        assert_eq!(liveness.next_silence_ms(500), Some(2_000));
         assert!(liveness.take_silent(1_999, 500).is_empty());
         assert_eq!(liveness.take_silent(2_000, 500), [node]);
     }

@@ -2,6 +2,17 @@
 //! among them events and commands for memory nodes; or an error comes out, and the state is unchanged. The caller
 //! writes the changes to the store before it answers.
 //!
+//! Driven by the contract of all machines ([`cxloe_wire::machine`]); outputs are returned, and none is kept:
+//!
+//! ```text
+//!   loop {
+//!       for (who, command) in commands { outcome = manager.apply_for(who, command, now_ms); }
+//!       if manager.deadline().is_due(now) { outcome = manager.apply(Command::Tick, now_ms); }
+//!       store the changes of all outcomes; then answer
+//!       wait for commands, until manager.deadline() at the latest
+//!   }
+//! ```
+//!
 //! Guarantees, whatever the order of commands and whatever is lost or repeated:
 //! * an extent belongs to one region at most, and becomes free only with its memory node's result for the `UnmapCmem`
 //!   command, which the node gives after it has removed the mapping and zeroed the extent; extents of an unreachable
@@ -11,7 +22,8 @@
 //!
 //! Files: [`access`] (tokens and joined nodes), `tokens` (their records), `command` (the commands), `cmem` (addresses
 //! of compute nodes, and their reuse), [`state`] (the stored state and its changes), `superseded` (processes that
-//! another one of the same name has replaced), `frozen` and `undo` (undoing of changes), [`pool`] (free extents),
+//! another one of the same name has replaced), `deadline`
+//! (work that the time brings), `frozen` and `undo` (undoing of changes), [`pool`] (free extents),
 //! [`liveness`] (times of the latest messages), `lineage` (leaders of this fabric, and nodes that do not accept this
 //! manager), `orphans` (memory that belongs to no region), `restore` (replacement of the state by a backup), `index`
 //! (data derived from the state).
@@ -27,6 +39,7 @@ mod clones;
 mod cmem;
 mod command;
 mod compute_nodes;
+mod deadline;
 mod declared;
 mod devices;
 mod error;
@@ -150,6 +163,8 @@ pub struct Manager {
     options: Options,
     /// Time of the command being applied, in milliseconds since the Unix epoch.
     now_ms: u64,
+    /// Time of the last tick.
+    ticked_ms: u64,
     /// Caller that the events of the present command name; `None` for the clock and the manager itself.
     actor: Option<String>,
     journal: Vec<Change>,
@@ -204,6 +219,7 @@ impl Manager {
             liveness,
             options,
             now_ms,
+            ticked_ms: 0,
             actor: None,
             journal,
             batch: None,
@@ -358,14 +374,6 @@ impl Manager {
         }
     }
 
-    /// Returns the time at which the caller must apply [`Command::Tick`], in milliseconds since the Unix
-    /// epoch; `None` if no tick is due before another command.
-    pub fn next_deadline_ms(&self) -> Option<u64> {
-        let due = self.liveness.next_deadline_ms(self.options.node_timeout_ms);
-        let due = due.into_iter().chain(self.next_repair_ms()).min();
-        due.filter(|_| self.frozen.is_none())
-    }
-
     /// Returns the present state, which may include changes that are not stored yet.
     pub fn state(&self) -> &FabricState {
         &self.state
@@ -417,16 +425,6 @@ impl Manager {
     /// for the node time-out if that is shorter.
     pub fn note_pause(&mut self, paused_ms: u64, now_ms: u64) {
         self.liveness.grant_grace(now_ms.saturating_add(paused_ms.min(self.options.node_timeout_ms)));
-    }
-
-    fn tick(&mut self) {
-        for node in self.liveness.take_silent(self.now_ms, self.options.node_timeout_ms) {
-            match node {
-                NodeKey::Memory(name) => self.memory_node_silent(&name),
-                NodeKey::Compute(cn) => self.compute_node_silent(cn),
-            }
-        }
-        self.repair_due();
     }
 
     fn hang_up(&mut self, node: &NodeKey, registration: u64) -> Result<(), ManagerError> {

@@ -3,6 +3,7 @@
 use super::*;
 use cxloe_fabric::api::{AdoptFabric, ErrorCode, Held, NotFollowed, Party, ReportOrphans};
 use cxloe_fabric::model::{Extents, lineage};
+use cxloe_wire::machine::{Deadline, StateMachine};
 
 /// Starts a manager over a store, with this run number.
 fn start(store: &mut CommittedState, run: u64) -> Manager {
@@ -259,7 +260,7 @@ fn what_cannot_be_stored_is_taken_back_and_nothing_is_changed_until_it_can() {
         fabric.sync(0, false).unwrap();
         fabric.sync_cn(1).unwrap();
     }
-    assert_eq!((&before, fabric.manager.next_deadline_ms()), (fabric.manager.state(), None));
+    assert_eq!((&before, fabric.manager.deadline()), (fabric.manager.state(), Deadline::NEVER));
 
     let state = fabric.store.state();
     fabric.manager.thaw(state, fabric.now_ms).unwrap();

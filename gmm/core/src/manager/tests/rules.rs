@@ -3,6 +3,8 @@
 use super::*;
 use cxloe_fabric::api::{ErrorCode, Owner};
 use cxloe_fabric::hdm::Ways;
+use cxloe_wire::machine::{Deadline, StateMachine};
+use cxloe_wire::time::Time;
 
 #[test]
 fn a_region_is_active_once_its_node_confirms_and_gone_once_it_is_zeroed() {
@@ -131,8 +133,10 @@ fn a_silent_node_degrades_its_regions_and_comes_back_by_itself() {
     fabric.apply(Command::Tick).unwrap();
     assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
     fabric.now_ms += 1;
-    assert_eq!(fabric.manager.next_deadline_ms(), Some(fabric.now_ms));
+    let due = Deadline::new(Time::from_millis(fabric.now_ms), "silence of a node");
+    assert_eq!(fabric.manager.deadline(), due);
     fabric.apply(Command::Tick).unwrap();
+    assert!(!fabric.manager.deadline().is_due(due.at), "ticked");
     assert_eq!(fabric.state_of("r"), Some(RegionState::Degraded));
     assert_eq!(fabric.create("s", 1, cn(1)).unwrap_err().code(), ErrorCode::NoSpace);
 
