@@ -5,13 +5,24 @@
 //!            next                    Registered               next
 //!   Start ----------> Registering ---------------> Followed <------+ Synced: changes of regions
 //!                         | Stale, or refused         | next       |
-//!                         v                           v            |
-//!                     Refusing ---> RestartReason           Syncing --------+--> RestartReason
+//!                         v      next                 v            |
+//!                     Refusing ------> Refused     Syncing --------+--> RestartReason
+//!                                         '--> RestartReason
 //! ```
 //!
-//! A caller repeats: [`Follow::next`] for a request, [`Follow::on_answer`] with the answer; then it carries out the
-//! resulting changes. After any [`RestartReason`], and whenever the manager cannot be reached, the caller starts anew
-//! with [`Follow::restart`] after a pause. Attached regions are served all the time.
+//! Driven by the contract of all machines ([`cxloe_wire::machine`]). It has no deadline: how long an answer may take is
+//! in the request, and the pause before another attempt is the caller's, who knows the network.
+//!
+//! ```text
+//!   loop {
+//!       let answer = send(follow.next(attachments, quiet));             // the output, one for each input
+//!       let changes = follow.on_answer(answer, attachments)?;           // or a RestartReason
+//!       store attachments; carry out the changes
+//!   }
+//! ```
+//!
+//! After any [`RestartReason`], and whenever the manager cannot be reached, the caller starts anew with
+//! [`Follow::restart`] after a pause. Attached regions are served all the time.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,6 +32,7 @@ use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, NotFollowed, Party, RegisterComputeNode,
 };
 use cxloe_fabric::model::lineage::{self, Lacking};
+use cxloe_wire::machine::{Deadline, StateMachine};
 
 use crate::attachments::{AttachmentChange, Attachments};
 
@@ -60,6 +72,8 @@ enum FollowPhase {
     Start,
     Registering,
     Refusing(RestartReason),
+    /// The refusal is being reported to the manager.
+    Refused(RestartReason),
     Followed,
     Syncing,
 }
@@ -120,7 +134,7 @@ impl Follow {
 
     /// Whether this manager is refused, so that only a report of the refusal is sent.
     pub fn is_refusing(&self) -> bool {
-        matches!(self.phase, FollowPhase::Refusing(_))
+        matches!(self.phase, FollowPhase::Refusing(_) | FollowPhase::Refused(_))
     }
 
     /// Whether node and manager have accepted each other.
@@ -139,19 +153,19 @@ impl Follow {
     /// # Panics
     /// If the previous request has not been answered.
     pub fn next(&mut self, attachments: &Attachments, quiet: u64) -> ManagerRequest {
-        match self.phase {
-            FollowPhase::Start => {
-                self.phase = FollowPhase::Registering;
-                ManagerRequest::Register(RegisterComputeNode {
+        match mem::replace(&mut self.phase, FollowPhase::Registering) {
+            FollowPhase::Start => ManagerRequest::Register(RegisterComputeNode {
+                seen: attachments.seen(),
+                ..self.node.clone()
+            }),
+            FollowPhase::Refusing(why) => {
+                self.phase = FollowPhase::Refused(why);
+                ManagerRequest::NotFollowed(NotFollowed {
+                    node: Party::ComputeNode(self.node.cn_id),
                     seen: attachments.seen(),
-                    ..self.node.clone()
+                    holds: attachments.holds(),
                 })
             }
-            FollowPhase::Refusing(_) => ManagerRequest::NotFollowed(NotFollowed {
-                node: Party::ComputeNode(self.node.cn_id),
-                seen: attachments.seen(),
-                holds: attachments.holds(),
-            }),
             FollowPhase::Followed => {
                 self.phase = FollowPhase::Syncing;
                 let wait_ms = if attachments.is_draining() {
@@ -170,7 +184,7 @@ impl Follow {
                     wait_ms: wait_ms.clamp(1, self.heartbeat_ms),
                 })
             }
-            FollowPhase::Registering | FollowPhase::Syncing => {
+            FollowPhase::Registering | FollowPhase::Refused(_) | FollowPhase::Syncing => {
                 unreachable!("the request before is under way")
             }
         }
@@ -205,7 +219,7 @@ impl Follow {
                 self.phase = FollowPhase::Refusing(RestartReason::Stale);
                 Ok(Vec::new())
             }
-            (FollowPhase::Refusing(why), ManagerAnswer::Done) => Err(why),
+            (FollowPhase::Refused(why), ManagerAnswer::Done) => Err(why),
             (FollowPhase::Syncing, ManagerAnswer::Synced(synced)) => {
                 // The answer comes from another run of the manager, with which this node is not registered.
                 if synced.watermark.run != self.run {
@@ -222,6 +236,21 @@ impl Follow {
                 Ok(changes)
             }
             _ => Err(RestartReason::Unexpected),
+        }
+    }
+}
+
+impl StateMachine for Follow {
+    fn deadline(&self) -> Deadline {
+        Deadline::NEVER
+    }
+
+    fn undrained(&self) -> Option<&'static str> {
+        match self.phase {
+            FollowPhase::Start | FollowPhase::Refusing(_) | FollowPhase::Followed => {
+                Some("a request to the manager")
+            }
+            FollowPhase::Registering | FollowPhase::Refused(_) | FollowPhase::Syncing => None,
         }
     }
 }
@@ -267,9 +296,11 @@ mod tests {
         attachments.join(Some(Watermark { term: 3, revision: 40, run: 9 }));
         let ManagerRequest::Register(node) = follow.next(&attachments, 0) else { panic!("a registration") };
         assert_eq!(node.seen, Watermark { term: 3, revision: 40, run: 9 });
+        assert_eq!(follow.undrained(), None, "the answer is waited for");
         assert_eq!(follow.on_answer(registered(1, 2, 5), &mut attachments), Ok(Vec::new()));
+        assert_eq!(follow.undrained(), Some("a request to the manager"));
         let ManagerRequest::NotFollowed(body) = follow.next(&attachments, 0) else { panic!("a refusal") };
-        assert_eq!(body.seen, node.seen);
+        assert_eq!((body.seen, follow.undrained()), (node.seen, None));
         let halt = follow.on_answer(ManagerAnswer::Done, &mut attachments).unwrap_err();
         assert!(matches!(halt, RestartReason::Refused(_)), "{halt}");
         assert_eq!(attachments.seen(), node.seen, "nothing was taken over");

@@ -7,16 +7,27 @@
 //!   Start ----------> Registering ----------> Accepted ------------------> Working <----+
 //!                         | Stale, or refused    (answer: AnswerUpdate is kept)       | on_job   | next: a command
 //!                         v                                                   v          |
-//!                     Refusing --> RestartReason                     Reporting --> Carrying ------+
+//!              Refusing --> Refused --> RestartReason           Reporting --> Carrying ------+
 //!                                                               ^             | next: no command is left
 //!                                                               | orphans     v
 //!                                                               +--------- Syncing (long poll) --> Carrying: its commands
 //! ```
 //!
-//! The I/O code repeats: [`Follow::next`]; a request's answer goes to [`Follow::on_answer`], whose [`AnswerUpdate`] is
-//! stored before the next step; a job goes to [`Follow::on_job`] when it is done. After any [`RestartReason`], and
-//! whenever the manager is unreachable, the I/O code calls [`Follow::restart`] after a pause. The node serves existing
-//! mappings all the time.
+//! Driven by the contract of all machines ([`cxloe_wire::machine`]). It has no deadline: how long an answer may take is
+//! in the request, and the pause before another attempt is the I/O code's, which knows the network.
+//!
+//! ```text
+//!   loop {
+//!       match follow.next(mappings, now_ms)? {                          // the output, one for each input
+//!           Ask(request) => update = follow.on_answer(send(request), mappings, now_ms)?,
+//!           CarryOut(job) => follow.on_job(job, carry_out(job), mappings),
+//!       }
+//!       store the AnswerUpdate
+//!   }
+//! ```
+//!
+//! After any [`RestartReason`], and whenever the manager is unreachable, the I/O code calls [`Follow::restart`] after a
+//! pause. The node serves existing mappings all the time.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -26,6 +37,7 @@ use cxloe_fabric::api::{
     ReportOrphans,
 };
 use cxloe_fabric::model::{ComputeNodeKey, NodeAction, NodeCommand, UdpPeer, Watermark};
+use cxloe_wire::machine::{Deadline, StateMachine};
 
 use crate::job::{Job, JobError};
 use crate::mappings::{Mappings, MessageRefusal};
@@ -80,6 +92,8 @@ enum FollowPhase {
     Start,
     Registering,
     Refusing(RestartReason),
+    /// The refusal is being reported to the manager.
+    Refused(RestartReason),
     /// The manager has accepted this node; the mappings listed in the answer are not applied yet.
     Accepted(Box<MemoryNodeRegistered>),
     /// Between steps: the next one is a command, a report of orphans, or a sync.
@@ -164,7 +178,7 @@ impl Follow {
                     return Ok(FollowStep::Ask(ManagerRequest::Register(node)));
                 }
                 FollowPhase::Refusing(why) => {
-                    self.phase = FollowPhase::Refusing(why);
+                    self.phase = FollowPhase::Refused(why);
                     let node = Party::MemoryNode(self.node.name.clone());
                     let (seen, holds) = (mappings.seen(), mappings.held());
                     return Ok(FollowStep::Ask(ManagerRequest::NotFollowed(NotFollowed {
@@ -197,6 +211,7 @@ impl Follow {
                     }
                 }
                 FollowPhase::Registering
+                | FollowPhase::Refused(_)
                 | FollowPhase::Working
                 | FollowPhase::Reporting
                 | FollowPhase::Syncing(_) => {
@@ -272,7 +287,7 @@ impl Follow {
                 self.phase = FollowPhase::Refusing(RestartReason::Stale);
                 Ok(None)
             }
-            (FollowPhase::Refusing(why), ManagerAnswer::Done) => Err(why),
+            (FollowPhase::Refused(why), ManagerAnswer::Done) => Err(why),
             (FollowPhase::Reporting, ManagerAnswer::Done) => {
                 mappings.orphans_reported();
                 Ok(None)
@@ -296,6 +311,26 @@ impl Follow {
     pub fn on_job(&mut self, job: Job, outcome: Result<(), JobError>, mappings: &mut Mappings) {
         mappings.finish(job, outcome);
         self.phase = FollowPhase::Carrying;
+    }
+}
+
+impl StateMachine for Follow {
+    fn deadline(&self) -> Deadline {
+        Deadline::NEVER
+    }
+
+    fn undrained(&self) -> Option<&'static str> {
+        match self.phase {
+            FollowPhase::Start
+            | FollowPhase::Refusing(_)
+            | FollowPhase::Accepted(_)
+            | FollowPhase::Carrying => Some("a request to the manager, or a job"),
+            FollowPhase::Registering
+            | FollowPhase::Refused(_)
+            | FollowPhase::Working
+            | FollowPhase::Reporting
+            | FollowPhase::Syncing(_) => None,
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use cxloe_fabric::model::{CnId, Name, Region, RegionState, Watermark};
 use cxloe_gmm_core::manager::FabricState;
 use cxloe_gmm_core::manager::liveness::NodeKey;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::machine::{ContractBreach, StateMachine};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::RequesterConfig;
 use cxloe_wire::time::Time;
@@ -250,6 +251,17 @@ impl Managed {
 }
 
 impl ComputeNode {
+    /// Checks that the node's connection to the manager, unless it pauses, has sent what is to be sent.
+    ///
+    /// # Errors
+    /// Returns the breach of the contract of machines.
+    pub fn check_machines(&self) -> Result<(), InvariantViolation> {
+        let managed = self.program.managed.as_ref().filter(|managed| managed.paused_until.is_none());
+        let Some(left) = managed.and_then(|managed| managed.follow.undrained()) else { return Ok(()) };
+        let (name, breach) = (trace::Name(self.mac), ContractBreach::Undrained(left));
+        Err(InvariantViolation::Rule(format!("{name} {breach}")))
+    }
+
     /// Returns true if a manager controls the node, and the node has a region and has received the latest change of its
     /// regions in the store `state`.
     pub fn has_followed(&self, state: &FabricState) -> bool {

@@ -11,6 +11,7 @@ use cxloe_mn_core::job::Job;
 use cxloe_mn_core::mappings::Mappings;
 use cxloe_mn_core::pool::{MpAddr, MpExtent};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::machine::StateMachine;
 use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
@@ -126,6 +127,11 @@ impl Following {
             Waiting::Pause(at) | Waiting::Job(_, at) => Some(*at),
             Waiting::Answer => self.port.deadline(),
         }
+    }
+
+    /// Names what the connection should have done; `None` if it waits for an answer or a job, or pauses.
+    pub fn undrained(&self) -> Option<&'static str> {
+        self.follow.undrained().filter(|_| !matches!(self.waiting, Waiting::Pause(_)))
     }
 
     /// Returns true if no job and no report to the manager is left.

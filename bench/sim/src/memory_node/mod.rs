@@ -18,7 +18,7 @@ use cxloe_mn_core::translation::{PageTable, Translation};
 use cxloe_net::Link;
 use cxloe_net::sim::SimLink;
 use cxloe_wire::frame::{FEATURE_JOINT_ACKS, FEATURE_MULTI, FEATURES, LINE_SIZE, Mac, SHARDS_MAX};
-use cxloe_wire::machine::{self, StateMachine};
+use cxloe_wire::machine::{self, ContractBreach, StateMachine};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::{Entropy, HandshakeJob, ResponderConfig, SessionStatus};
 use cxloe_wire::time::Time;
@@ -459,17 +459,18 @@ impl MemoryNode {
         received > 0
     }
 
-    /// Checks, after the node's work at `now`, that it drives its service by the contract of machines.
+    /// Checks, after the node's work at `now`, that it drives its service, and its connection to the manager, by the
+    /// contract of machines.
     ///
     /// # Errors
     /// Returns the breach of the contract.
     pub(crate) fn check_machines(&self, now: Time) -> Result<(), InvariantViolation> {
-        if now < self.busy_until || now < self.paused_until {
-            return Ok(());
-        }
+        let left = self.following.as_ref().and_then(Following::undrained);
+        let followed = left.map_or(Ok(()), |left| Err(ContractBreach::Undrained(left)));
+        let works = now >= self.busy_until && now >= self.paused_until;
+        let served = if works { machine::check(&self.service, now) } else { Ok(()) };
         let name = Name(self.mac);
-        machine::check(&self.service, now)
-            .map_err(|breach| InvariantViolation::Rule(format!("{name} {breach}")))
+        followed.and(served).map_err(|breach| InvariantViolation::Rule(format!("{name} {breach}")))
     }
 
     /// Returns true if the node's sessions have no pending answers. With `silence`, sessions are first ended as if

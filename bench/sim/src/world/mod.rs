@@ -124,6 +124,7 @@ impl World<'_> {
     /// Checks that every machine was driven by its contract: polled, and without an output that nobody has taken.
     fn check_machines(&self, now: Time) -> Result<(), InvariantViolation> {
         self.mns.iter().try_for_each(|mn| mn.check_machines(now))?;
+        self.cns.iter().try_for_each(ComputeNode::check_machines)?;
         self.fabric.as_ref().map_or(Ok(()), |fabric| fabric.manager.check_machines(now))
     }
 
