@@ -1,5 +1,5 @@
-//! The contract of every state machine that decides: requester, responder, service, engine, transfers, followers and
-//! manager. The pager has no deadline, and says why.
+//! The contract of every state machine that decides over time: requester, responder, service, engine, transfers,
+//! followers and manager. Time plays no part in the pager, whose loop differs.
 //!
 //! A machine has no clock, thread or socket. Whoever owns these drives it by the same loop:
 //!

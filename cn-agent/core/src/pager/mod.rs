@@ -12,7 +12,23 @@
 //! ```
 //!
 //! The pager decides without I/O: faults, completions and events come in by method calls; actions go out through
-//! [`Memory`] (the kernel) and [`Store`] (memory nodes). Invariants that preserve writes:
+//! [`Memory`] (the kernel) and [`Store`] (memory nodes), which `io` has:
+//!
+//! ```text
+//!   loop {
+//!       for fault in faults { pager.fault(fault, io); }                     // and discarded, dropped, forked
+//!       for transfer in ended { pager.fetched(buffer, outcome, io); }       // or written
+//!       if pager.has_work() { pager.turn(io); }
+//!       while let Some(mapping) = pager.take_ended() { ... }
+//!       wait for faults and transfers, but briefly while pager.has_work()
+//!   }
+//! ```
+//!
+//! It is the one machine without a deadline, and so not a [`StateMachine`](cxloe_wire::machine::StateMachine): no time
+//! plays a part in its decisions, and a turn is cut short for the sake of faults, so that work is left after it. The
+//! times of its pages are in [`transfers`](crate::transfers), which retry.
+//!
+//! Invariants that preserve writes:
 //!
 //! * Data is sent from a copy of a page that is write-protected in every mapping, so the copy equals the page until a
 //!   thread may write again. Threads may write only while the page is [`PageState::Dirty`], and a dirty page is never
