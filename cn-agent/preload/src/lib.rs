@@ -37,6 +37,7 @@ mod loss;
 mod mapping;
 mod next_definition;
 mod process;
+mod protection;
 mod ranges;
 mod robust_locks;
 mod settings;

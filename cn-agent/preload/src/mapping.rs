@@ -91,7 +91,6 @@ pub unsafe fn mmap(
         if within && memory && (address as usize).is_multiple_of(PAGE) {
             match window.claim(part.clone(), page_use(protection, flags)) {
                 AddressClaim::Made => {
-                    window.discard(part);
                     // SAFETY: with `MAP_FIXED`, nothing uses the range: these pages have just been taken.
                     let done = unsafe { sys::mprotect(address, bytes, protection) } == 0;
                     return if done { address } else { MAP_FAILED };
@@ -220,10 +219,11 @@ pub unsafe fn mremap(
     }
     // SAFETY: the mappings do not overlap, and the smaller of them has this many bytes.
     unsafe { moved.copy_from_nonoverlapping(address, bytes.min(new_bytes)) };
-    if stays {
-        window.discard(part)
-    } else {
-        window.give(part)
+    if !stays {
+        window.give(part);
+    } else if !window.discard(part.clone()) {
+        // The protection of the old range is not known, and gives way to its content: it reads as zeros.
+        window.empty(part);
     }
     moved
 }
@@ -258,10 +258,18 @@ pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_in
     if part.is_empty() || !(address as usize).is_multiple_of(PAGE) {
         return kernel(address, bytes);
     }
-    match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE => process.window.discard(part),
+    let discards = match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE => true,
         // The window has no locked pages, so this advice does the same as `MADV_DONTNEED`.
-        libc::MADV_DONTNEED_LOCKED if sys::supports(advice) => process.window.discard(part),
+        libc::MADV_DONTNEED_LOCKED => sys::supports(advice),
+        _ => false,
+    };
+    if discards && !process.window.discard(part.clone()) {
+        Errno::set(libc::EAGAIN);
+        return -1;
+    }
+    match advice {
+        _ if discards => {}
         sys::MADV_GUARD_INSTALL if sys::supports(advice) => {
             return process.window.guard(part, || kernel(address, bytes));
         }

@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "bare system calls take raw pointers")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::fmt::Write;
 use std::str::FromStr;
 use std::sync::atomic::AtomicU32;
@@ -178,6 +178,29 @@ pub fn process_of(pidfd: c_int) -> Option<libc::pid_t> {
 /// Number of system call filters of this process; `None` on kernels before 5.9, which do not show it.
 pub fn filters() -> Option<u32> {
     value_in("/proc/self/status\0", "Seccomp_filters:")
+}
+
+/// Passes a file to `take`, chunk by chunk, until that returns `false` or the file ends. Returns `false` if the file cannot
+/// be read.
+pub fn read_chunks(path: &CStr, mut take: impl FnMut(&[u8]) -> bool) -> bool {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the kernel reads a NUL-terminated path.
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    if fd < 0 {
+        return false;
+    }
+    let mut chunk = [0_u8; 4096];
+    let read = loop {
+        // SAFETY: the kernel writes into live memory of the length named.
+        let length = unsafe { libc::syscall(libc::SYS_read, fd, chunk.as_mut_ptr(), chunk.len()) };
+        let Ok(length) = usize::try_from(length) else { break false };
+        if length == 0 || !take(&chunk[..length]) {
+            break true;
+        }
+    };
+    // SAFETY: the descriptor was opened above, and has no other user.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    read
 }
 
 /// Value after `name` on the line of a small file of `/proc` that begins with `name`. `path` ends with a NUL.

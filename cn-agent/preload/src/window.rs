@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 use libc::{MADV_DONTNEED, MADV_NOHUGEPAGE, MADV_UNMERGEABLE, PROT_NONE, PROT_READ, PROT_WRITE};
 
 use crate::lock::Lock;
+use crate::protection::{self, ProtectedPart};
 use crate::ranges::Ranges;
 use crate::sys::{self, PAGE};
 use crate::window_use::WindowUse;
@@ -199,21 +200,25 @@ impl Window {
         (kind == PageUse::Reserved || self.open(first..first + count)).then_some(first)
     }
 
-    /// Takes these pages, free or not.
+    /// Takes these pages, free or not, and discards their content; the caller sets their protection.
     pub fn claim(&self, pages: Range<usize>, kind: PageUse) -> AddressClaim {
         if pages.start < GRANULE_PAGES || self.lost.lock().next_used(pages.clone()).is_some() {
             return AddressClaim::NotOurs;
         }
-        let mut use_of = self.use_of.lock();
-        match kind {
-            PageUse::Committed if !use_of.commit(pages.clone()) => return AddressClaim::NoRoom,
-            PageUse::Committed => {}
-            PageUse::Reserved | PageUse::CountsWhenTouched => {
-                self.reserves.store(true, Relaxed);
-                use_of.reserve(pages, kind == PageUse::CountsWhenTouched);
+        let emptied = match kind {
+            PageUse::Committed => {
+                let committed = self.use_of.lock().commit(pages.clone());
+                committed && self.empty(pages)
             }
-        }
-        AddressClaim::Made
+            PageUse::Reserved | PageUse::CountsWhenTouched => {
+                // They are emptied first: pages recorded as reserved have no content.
+                let emptied = self.empty(pages.clone());
+                self.reserves.store(true, Relaxed);
+                self.use_of.lock().reserve(pages, kind == PageUse::CountsWhenTouched);
+                emptied
+            }
+        };
+        if emptied { AddressClaim::Made } else { AddressClaim::NoRoom }
     }
 
     /// Commits those of these pages that are reserved; returns `false` if that would exceed the limit.
@@ -295,10 +300,10 @@ impl Window {
     fn give_used(&self, pages: Range<usize>) {
         let mut at = pages.start;
         while at < pages.end {
-            let lost = self.lost.lock().next_used(at..pages.end);
+            let lost = self.next_lost(at..pages.end);
             let whole = at..lost.as_ref().map_or(pages.end, |lost| lost.start);
-            if !whole.is_empty() {
-                self.close(whole.clone());
+            // Pages that may still have content stay taken: free pages contain zeros.
+            if !whole.is_empty() && self.close(whole.clone()) {
                 let mut use_of = self.use_of.lock();
                 use_of.uncount(whole.clone());
                 use_of.taken.give(whole);
@@ -311,34 +316,99 @@ impl Window {
         }
     }
 
-    /// Discards the content of pages and makes them inaccessible.
-    fn close(&self, pages: Range<usize>) {
-        self.discard(pages.clone());
-        let address = self.address(pages.start).cast();
+    /// Discards the content of pages and makes them inaccessible. Returns `false` if they may still have content.
+    fn close(&self, pages: Range<usize>) -> bool {
+        let (address, bytes) = (self.address(pages.start).cast(), pages.len() * PAGE);
         if self.guarded.load(Relaxed) {
             // SAFETY: the pages belong to the window, and their owner gives them back.
-            unsafe { sys::madvise(address, pages.len() * PAGE, sys::MADV_GUARD_REMOVE) };
+            unsafe { sys::madvise(address, bytes, sys::MADV_GUARD_REMOVE) };
         }
+        let emptied = self.empty(pages);
         // SAFETY: the pages belong to the window, and their owner gives them back. If the kernel refuses the call, an
         // access reads zeros.
-        unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_NONE) };
+        unsafe { sys::mprotect(address, bytes, PROT_NONE) };
+        emptied
     }
 
-    /// Discards the content of pages, which read as zeros afterwards.
-    pub fn discard(&self, pages: Range<usize>) {
-        let announced = (self.announce)(pages.clone());
-        let (address, bytes) = (self.address(pages.start), pages.len() * PAGE);
-        // SAFETY: the pages belong to the window, and their owner discards their content.
-        unsafe {
-            if announced {
-                sys::madvise(address.cast(), bytes, MADV_DONTNEED);
-            } else {
-                // The agent cannot be reached: if the pages were discarded, it would install their former
-                // content again.
-                sys::mprotect(address.cast(), bytes, PROT_READ | PROT_WRITE);
-                address.write_bytes(0, bytes);
+    /// Discards the content of pages whose protection the caller sets afterwards. Returns `false` if they may still
+    /// have content.
+    pub fn empty(&self, pages: Range<usize>) -> bool {
+        if (self.announce)(pages.clone()) {
+            self.drop_content(&pages);
+            return true;
+        }
+        self.each_filled(pages, |filled| {
+            let (address, bytes) = (self.address(filled.start), filled.len() * PAGE);
+            // SAFETY: the pages belong to the window, and their owner discards their content.
+            unsafe {
+                let opened = sys::mprotect(address.cast(), bytes, PROT_READ | PROT_WRITE) == 0;
+                if opened {
+                    address.write_bytes(0, bytes);
+                }
+                opened
+            }
+        })
+    }
+
+    /// Discards the content of pages, which read as zeros afterwards; their protection stays. Returns `false` if some
+    /// pages may still have content, because the agent cannot be reached and their protection is not known.
+    pub fn discard(&self, pages: Range<usize>) -> bool {
+        if (self.announce)(pages.clone()) {
+            self.drop_content(&pages);
+            return true;
+        }
+        let mut at = pages.start;
+        while let Some(lost) = self.next_lost(at..pages.end) {
+            at = lost.end;
+            self.drop_content(&lost);
+        }
+        // A guard stays when content is discarded, and there is no record of which pages have one: a write to it would
+        // end the process.
+        !self.guarded.load(Relaxed)
+            && self.each_filled(pages, |filled| {
+                let start = self.address(filled.start) as usize;
+                protection::each(start..start + filled.len() * PAGE, |part| write_zeros(&part))
+            })
+    }
+
+    fn drop_content(&self, pages: &Range<usize>) {
+        let address = self.address(pages.start).cast();
+        // SAFETY: the pages belong to the window or to a mapping that covers a part of it, and their owner discards
+        // their content.
+        unsafe { sys::madvise(address, pages.len() * PAGE, MADV_DONTNEED) };
+    }
+
+    /// Calls `act` for each run of these pages that may have content, until it returns `false`; for use while the agent
+    /// cannot be reached, which would install the former content of dropped pages again. Free pages and pages that are
+    /// only reserved contain zeros: if they were written, they would take up room in the region that nothing counts.
+    /// Lost pages belong to another mapping.
+    fn each_filled(&self, pages: Range<usize>, mut act: impl FnMut(Range<usize>) -> bool) -> bool {
+        let mut at = pages.start;
+        while let Some(filled) = self.next_filled(at..pages.end) {
+            at = filled.end;
+            if !act(filled) {
+                return false;
             }
         }
+        true
+    }
+
+    fn next_filled(&self, within: Range<usize>) -> Option<Range<usize>> {
+        let (lost, use_of) = (self.lost.lock(), self.use_of.lock());
+        let mut at = within.start;
+        while let Some(taken) = use_of.taken.next_used(at..within.end) {
+            let skipped = [lost.next_used(taken.clone()), use_of.next_untouchable(taken.clone())];
+            match skipped.into_iter().flatten().min_by_key(|skipped| skipped.start) {
+                None => return Some(taken),
+                Some(skipped) if skipped.start > taken.start => return Some(taken.start..skipped.start),
+                Some(skipped) => at = skipped.end,
+            }
+        }
+        None
+    }
+
+    fn next_lost(&self, within: Range<usize>) -> Option<Range<usize>> {
+        self.lost.lock().next_used(within)
     }
 
     /// Puts guards over pages by calling `install`: the content of the pages is discarded, and they read as zeros once
@@ -391,6 +461,24 @@ impl Window {
         self.lost.reset();
         self.use_of.reset();
     }
+}
+
+/// Writes zeros over a part of the window, whose protection stays: a program may rely on the signal that a write to it
+/// raises, as a garbage collector does. Returns `false` if the kernel refuses to make the part writable.
+fn write_zeros(part: &ProtectedPart) -> bool {
+    let (address, bytes) = (part.addresses.start as *mut u8, part.addresses.len());
+    let protect = |protection| {
+        // SAFETY: the part belongs to the window. A write that another thread makes to it meanwhile may be overwritten,
+        // as it may be by the discard that the caller asked for.
+        unsafe { sys::mprotect(address.cast(), bytes, protection) == 0 }
+    };
+    let closed = part.protection & PROT_WRITE == 0;
+    if closed && !protect(PROT_READ | PROT_WRITE) {
+        return false;
+    }
+    // SAFETY: the part is mapped and writable, and its owner discards its content.
+    unsafe { address.write_bytes(0, bytes) };
+    !closed || protect(part.protection)
 }
 
 /// Allocates a table of zeros outside the window, which is never freed.
@@ -457,6 +545,91 @@ mod tests {
         window.give(first..first + 4);
         assert_eq!(window.take(4, 1), Some(first));
         assert_eq!([0, 3, 4].map(|page| byte(&window, first + page)), [0, 0, 0xAA]);
+    }
+
+    fn protect(window: &Window, page: usize, protection: c_int) {
+        // SAFETY: the page belongs to the window of a test, which alone uses it.
+        assert_eq!(unsafe { sys::mprotect(window.address(page).cast(), PAGE, protection) }, 0);
+    }
+
+    fn protections(window: &Window, pages: Range<usize>) -> Vec<c_int> {
+        let mut found = Vec::new();
+        let addresses = window.address(pages.start) as usize..window.address(pages.end) as usize;
+        let read = protection::each(addresses, |part| {
+            found.extend(vec![part.protection; part.addresses.len() / PAGE]);
+            true
+        });
+        assert!(read, "/proc/self/maps is readable");
+        found
+    }
+
+    #[test]
+    fn pages_that_cannot_be_discarded_keep_their_protection() {
+        let window = Window::reserve(1 << 20, 1 << 20, None, |_| false).unwrap();
+        let first = window.take(4, 1).unwrap();
+        fill(&window, first..first + 4);
+        protect(&window, first + 1, PROT_READ);
+        protect(&window, first + 2, PROT_NONE);
+        assert!(window.discard(first..first + 4));
+        let usual = PROT_READ | PROT_WRITE;
+        assert_eq!(protections(&window, first..first + 4), [usual, PROT_READ, PROT_NONE, usual]);
+        protect(&window, first + 2, PROT_READ);
+        assert!((first..first + 4).all(|page| byte(&window, page) == 0));
+    }
+
+    #[test]
+    fn addresses_without_memory_get_none_when_they_cannot_be_discarded() {
+        let window = Window::reserve(1 << 20, 2 << 20, None, |_| false).unwrap();
+        let first = window.take_addresses(200, PageUse::Reserved).unwrap();
+        assert!(window.discard(first..first + 250), "the last 50 are free");
+        window.give(first..first + 100);
+        let mut resident = [0xFF_u8; 250];
+        let address = window.address(first).cast();
+        // SAFETY: the range is mapped; the kernel writes a byte for each of its pages.
+        assert_eq!(unsafe { libc::mincore(address, 250 * PAGE, resident.as_mut_ptr()) }, 0);
+        assert_eq!(resident, [0; 250]);
+    }
+
+    #[test]
+    fn memory_that_became_addresses_has_lost_its_content() {
+        let window = Window::reserve(1 << 20, 2 << 20, None, |_| false).unwrap();
+        let first = window.take(4, 1).unwrap();
+        fill(&window, first..first + 4);
+        assert_eq!(window.claim(first..first + 4, PageUse::Reserved), AddressClaim::Made);
+        assert!(window.commit(first..first + 4));
+        assert!((first..first + 4).all(|page| byte(&window, page) == 0));
+    }
+
+    #[test]
+    fn what_is_mapped_over_pages_is_not_written_when_they_cannot_be_discarded() {
+        let window = Window::reserve(1 << 20, 1 << 20, None, |_| false).unwrap();
+        let first = window.take(4, 1).unwrap();
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let over = window.address(first + 1).cast();
+        // SAFETY: the page belongs to the window of this test, which alone uses it.
+        assert_eq!(unsafe { sys::mmap(over, PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) }, over);
+        window.remove_pages(first + 1..first + 2);
+        fill(&window, first..first + 4);
+        assert!(window.discard(first..first + 4));
+        let left = [0, 1, 2, 3].map(|page| byte(&window, first + page));
+        assert_eq!(left, [0, 0xAA, 0, 0], "shared memory keeps its content");
+    }
+
+    #[test]
+    fn guards_are_removed_before_zeros_are_written() {
+        let window = Window::reserve(1 << 20, 1 << 20, None, |_| false).unwrap();
+        let first = window.take(4, 1).unwrap();
+        fill(&window, first..first + 4);
+        if !sys::supports(sys::MADV_GUARD_INSTALL) {
+            return;
+        }
+        // SAFETY: the page belongs to the window of this test, which alone uses it.
+        unsafe { sys::madvise(window.address(first).cast(), PAGE, sys::MADV_GUARD_INSTALL) };
+        window.guarded.store(true, Relaxed);
+        assert!(!window.discard(first..first + 4), "which pages have guards is not recorded");
+        window.give(first..first + 4);
+        assert_eq!(window.take(4, 1), Some(first));
+        assert!((first..first + 4).all(|page| byte(&window, page) == 0));
     }
 
     #[test]
