@@ -7,10 +7,11 @@ import random
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import cxloe
 import pytest
-from conftest import REGION, eventually
+from conftest import LIMIT, REGION, eventually
 from cxloe import kv
 
 #: Sizes around lines and pages, and some of a cache's.
@@ -263,6 +264,63 @@ def test_threads_and_coroutines(store):
 
     asyncio.run(all_of_them())
     assert len(store) == 12
+
+
+def test_a_cancelled_call_gives_its_buffer_back_when_it_has_ended(made, monkeypatch):
+    size = 100000
+
+    async def cancelled(store, begun, gate, call):
+        """Cancels a call that has begun, and one that waits for the only thread."""
+        begun.clear()
+        gate.clear()
+        task = asyncio.create_task(call())
+        try:
+            assert await asyncio.to_thread(begun.wait, LIMIT)
+            waiting = bytearray(size)
+            late = asyncio.create_task(store.aget_into("k", waiting))
+            await asyncio.sleep(0)
+            late.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                # At once: the gate is shut.
+                await late
+            for _ in range(3):
+                task.cancel()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert not task.done()
+        finally:
+            gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await store.aget("k") is not None
+        assert waiting == bytes(size), "a call that had not begun is not carried out"
+
+    async def main(store, begun, gate):
+        buffer = bytearray(size)
+        await cancelled(store, begun, gate, lambda: store.aget_into("k", buffer))
+        assert buffer == b"k" * size
+        buffer[:] = b"n" * size
+        await cancelled(store, begun, gate, lambda: store.aput("k", buffer))
+        buffer[:] = b"x" * size
+        assert await store.aget("k") == b"n" * size
+        # A failure of a call that was cancelled is not reported.
+        await cancelled(store, begun, gate, lambda: store.aget_into("k", bytearray(1)))
+
+    with kv.open(made, connections=1) as store:
+        store.put("k", b"k" * size)
+        begun, gate, connection = threading.Event(), threading.Event(), store._connection
+
+        @contextmanager
+        def gated():
+            begun.set()
+            assert gate.wait(LIMIT)
+            with connection() as node:
+                yield node
+
+        monkeypatch.setattr(store, "_connection", gated)
+        asyncio.run(main(store, begun, gate))
+    with pytest.raises(kv.StoreError, match="the store is closed"):
+        asyncio.run(store.aget_into("k", bytearray(size)))
 
 
 def test_the_command_line(made, tmp_path):

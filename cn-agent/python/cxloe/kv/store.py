@@ -8,12 +8,12 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from .._cxloe import Node, Region, connect
 from .._errors import Error
@@ -22,6 +22,8 @@ from .layout import FREE, KEY_MAX, LINE, NOTE_MAX, PAGE, Entry, Superblock, up
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_T = TypeVar("_T")
 
 #: Bytes of the index that are read at a time, and lines of tails.
 _PART = 4 << 20
@@ -563,22 +565,48 @@ class Store:
     # In asyncio: the same, on threads of the store.
 
     def _threads(self) -> ThreadPoolExecutor:
+        self._is_open()
         with self._change:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self._workers, "cxloe-kv")
             return self._executor
 
+    async def _lent(self, call: Callable[[], _T]) -> _T:
+        """Carry out a call with a buffer of the caller, on a thread. Cancelled before it begins, it is not carried out;
+        otherwise CancelledError is raised when it has ended, so that the buffer is the caller's again."""
+        work = self._threads().submit(call)
+        ended = asyncio.wrap_future(work)
+        try:
+            try:
+                # Unlike `await ended`, this does not cancel the future when the task is cancelled.
+                await asyncio.wait([ended])
+            except asyncio.CancelledError:
+                if not work.cancel():
+                    while not ended.done():
+                        with suppress(asyncio.CancelledError):
+                            await asyncio.wait([ended])
+                    if not ended.cancelled():
+                        # A failure of a call that was cancelled is not reported.
+                        ended.exception()
+                raise
+            return ended.result()
+        finally:
+            # The traceback of an error holds this frame, which must not hold the error.
+            del work, ended
+
     async def aput(self, key: str, data: Buffer, *, note: bytes = b"") -> None:
-        """``put``, on a thread of the store."""
-        await asyncio.get_running_loop().run_in_executor(self._threads(), lambda: self.put(key, data, note=note))
+        """``put``, on a thread of the store. CancelledError is raised at once if nothing was stored yet, and otherwise when
+        the object is stored: ``data`` is not read after that."""
+        await self._lent(lambda: self.put(key, data, note=note))
 
     async def aget(self, key: str) -> bytearray | None:
         """``get``, on a thread of the store."""
         return await asyncio.get_running_loop().run_in_executor(self._threads(), self.get, key)
 
     async def aget_into(self, key: str, buffer: Buffer) -> int | None:
-        """``get_into``, on a thread of the store."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads(), self.get_into, key, buffer)
+        """``get_into``, on a thread of the store. CancelledError is raised at once if nothing was read yet, and otherwise
+        when the read has ended: ``buffer`` is not written to after that."""
+        return await self._lent(lambda: self.get_into(key, buffer))
 
     def close(self) -> None:
         """Close the store. What was put stays in the region."""
