@@ -20,10 +20,10 @@ use cxloe_daemon::options::Protection;
 use cxloe_daemon::to_stderr;
 use cxloe_daemon::{
     Bound, NodeIdentity, Shutdown, SocketError, StateFile, Supervisor, is_outside_kernel, log, raise_limit,
-    read_key, wait_for_interface,
+    wait_for_interface,
 };
 use cxloe_fabric::model::Watermark;
-use cxloe_link::keys::SYSTEM;
+use cxloe_link::keys::{SYSTEM, pre_shared_key};
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::{LinkConfig, LinkHealth, Middlewares, UdpConfig, check as check_link, open_persistent};
 use cxloe_mn::admin::server::Server;
@@ -40,7 +40,7 @@ use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::PageTable;
 use cxloe_node::exit_of_link;
 use cxloe_wire::frame::Mac;
-use cxloe_wire::session::{PreSharedKey, ResponderConfig, WINDOW};
+use cxloe_wire::session::{ResponderConfig, WINDOW};
 use tracing::{error, info, warn};
 
 /// Error of the start, of the run, or of an orderly end.
@@ -128,7 +128,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     mappings.resume_shares(shares.load()?.shares);
     let table = Arc::clone(mappings.table());
 
-    let key = config.node.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
+    let key = config.node.key_file.as_deref().map(pre_shared_key).transpose()?;
     let node_key = config.node.own_key()?;
     let named = config.node.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
     let ring = KeyRing::open(named, Some(StateFile::at(config.keys_path())?))?;

@@ -23,14 +23,13 @@ use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::options::Protection;
-use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, raise_limit, read_key, wait_for_interface};
+use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, raise_limit, wait_for_interface};
 use cxloe_fabric::model::{CnId, Mac};
-use cxloe_link::keys::SYSTEM;
+use cxloe_link::keys::{SYSTEM, pre_shared_key};
 use cxloe_link::{Link, LinkConfig, LinkError, LinkHealth, Middlewares, join_queues, open_persistent};
 use cxloe_node::exit_of_link;
 use cxloe_port::signals::Signals;
 use cxloe_rings::client_slot::ClientSlots;
-use cxloe_wire::session::PreSharedKey;
 use cxloe_wire::time::Time;
 use tracing::{info, warn};
 
@@ -63,7 +62,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
 
     let socket = server::bind(&config.socket)?;
     let metrics = config.node.metrics.as_ref().map(MetricsListener::bind).transpose()?;
-    let key = config.node.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
+    let key = config.node.key_file.as_deref().map(pre_shared_key).transpose()?;
     let mut keys = SessionKeys::none(SYSTEM);
     keys.own = config.node.own_key()?;
     keys.named = config.node.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();

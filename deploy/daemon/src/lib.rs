@@ -15,7 +15,7 @@
 //!
 //! | modules | what they hold |
 //! |---|---|
-//! | [`options`], `option_sources`, [`default_paths`], `ethertype`, `cpus`, `span`, `switch`, `pfc_trust`, `key_file` | options, configuration files, the environment, how values are spelled, where files lie |
+//! | [`options`], `option_sources`, [`default_paths`], `ethertype`, `cpus`, `span`, `switch`, `pfc_trust` | options, configuration files, the environment, how values are spelled, where files lie |
 //! | [`log`] | logs through a bounded queue: a full disk neither ends nor blocks a process |
 //! | `interface_name`, `interface_wait` | alternative names of network interfaces; a service waits for its own |
 //! | `shutdown`, `stop`, `open_files`, `supervisor`, `backoff` | signals, stopping threads, notifications to systemd, pauses between attempts |
@@ -41,7 +41,6 @@ mod identity;
 mod interface_name;
 mod interface_wait;
 pub mod join;
-mod key_file;
 pub mod log;
 mod manager_link;
 pub mod metrics;
@@ -65,7 +64,6 @@ pub use ethertype::EtherType;
 pub use identity::{NodeIdentity, NodeIdentityError};
 pub use interface_name::{interface_name, is_outside_kernel};
 pub use interface_wait::wait_for_interface;
-pub use key_file::{KeyError, read_key};
 pub use log::LogFormat;
 pub use manager_link::{Connection, Contact, ManagerLink, ManagerLinkError, RegistrationEnd};
 pub use open_files::raise_limit;

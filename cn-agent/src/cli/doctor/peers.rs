@@ -12,16 +12,14 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
 use cxloe_cn_core::events;
 use cxloe_daemon::doctor::{Check, Group};
-use cxloe_daemon::read_key;
 use cxloe_fabric::api::MemoryNodeStatus;
 use cxloe_fabric::model::Health;
-use cxloe_link::keys::SYSTEM;
+use cxloe_link::keys::{SYSTEM, pre_shared_key};
 use cxloe_link::outer::Peer;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, LinkConfig, UdpConfig, open};
 use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
-use cxloe_wire::session::PreSharedKey;
 
 /// Maximum wait for the answers of all memory nodes together.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -153,14 +151,15 @@ fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec
         ..LinkConfig::new(&config.node.interface)
     };
     let link = open(&link).map_err(|error| error.to_string())?;
-    let key = config.node.key_file.as_deref().map(read_key).transpose().map_err(|error| error.to_string())?;
+    let key = config.node.key_file.as_deref().map(pre_shared_key).transpose();
+    let key = key.map_err(|error| error.to_string())?;
     let station = SessionSettings {
         own: link.info().mac,
         ethertype: config.node.ethertype,
         max_frame: link.info().max_frame,
         streams: config.streams,
         instance: rand::random(),
-        key: key.map(PreSharedKey::from),
+        key,
         keys: SessionKeys::none(SYSTEM),
         timing: config.timing(),
     };

@@ -1,5 +1,5 @@
-//! The parts of sessions between nodes' keys that need the machine: random bytes, the real-time clock, a file
-//! for the node's key, and a thread for Diffie-Hellman, so that no worker waits for it.
+//! The parts of sessions with keys that need the machine: random bytes, the real-time clock, files with the node's key
+//! and with a pre-shared one, and a thread for Diffie-Hellman, so that no worker waits for it.
 //!
 //! ```text
 //!   worker: requester, responder --HandshakeJob--> Handshaker's thread
@@ -9,6 +9,7 @@
 mod file;
 mod handshaker;
 mod peer;
+mod pre_shared;
 mod turns;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,6 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use file::{KeyFileError, node_key};
 pub use handshaker::Handshaker;
 pub use peer::{PeerKey, PeerKeyError};
+pub use pre_shared::{PreSharedKeyError, pre_shared_key};
 
 use cxloe_wire::session::Entropy;
 
