@@ -151,12 +151,16 @@ pub struct RegionArgs {
     #[arg(long, env = "CXLOE_NODE_KEY", value_name = "FILE", help_heading = "Memory")]
     pub node_key: Option<PathBuf>,
 
+    /// The pre-shared key of the fabric, which seals the sessions of which one end has no key of its own
+    #[arg(long, env = "CXLOE_KEY_FILE", value_name = "FILE", help_heading = "Memory")]
+    pub key_file: Option<PathBuf>,
+
     /// Folder into which `cn-agent join` has put identity and key [default: /var/lib/cxloe as root, else
     /// ~/.local/state/cxloe]
     #[arg(long, env = "CXLOE_DATA_DIR", value_name = "DIR", help_heading = "Memory")]
     pub data_dir: Option<PathBuf>,
 
-    /// Without keys: frames carry a checksum and are not sealed
+    /// Without a key of its own: frames carry a checksum and are not sealed, but for --key-file
     #[arg(long, help_heading = "Memory")]
     pub insecure: bool,
 
@@ -222,6 +226,7 @@ impl RegionArgs {
         Access {
             identity: self.identity.clone(),
             node_key: self.node_key.clone(),
+            key_file: self.key_file.clone(),
             data_dir: self.data_dir.clone(),
             insecure: self.insecure,
         }

@@ -130,6 +130,7 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
         pfc: PfcTrust::Ignore,
         identity: None,
         node_key: None,
+        key_file: None,
         data_dir: None,
         insecure: args.choice.insecure,
         no_echo: false,

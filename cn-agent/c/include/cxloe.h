@@ -52,7 +52,8 @@ struct cxloe_link {
     const char *interface_name;
     /* The manager's URL, as https://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock. The program presents the certificate, and
        seals its sessions with the key, that `cn-agent join --no-start` has stored for this interface; the variables
-       CXLOE_IDENTITY, CXLOE_NODE_KEY and CXLOE_DATA_DIR name others. Over a Unix socket it makes a key for the run.
+       CXLOE_IDENTITY, CXLOE_NODE_KEY and CXLOE_DATA_DIR name others. In a fabric with one pre-shared key for all,
+       CXLOE_KEY_FILE names its file. Over a Unix socket it makes a key for the run.
        Without a key it gets no region, unless CXLOE_INSECURE=1 permits unsealed frames. */
     const char *manager;
     /* "auto", "xdp", "packet", "pnet" or "udp"; "udp:ADDRESS:PORT" or "udp::PORT" for a local address other

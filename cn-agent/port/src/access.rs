@@ -2,12 +2,16 @@
 //! is switched off explicitly: a program that has no key, and cannot register one, gets no session.
 //!
 //! ```text
-//!   --insecure ------------------------------------------------> no key; frames carry a checksum
+//!   --insecure ------------------------------------------------> no key of its own
 //!   --node-key FILE -------------------------------------------> the key in FILE, made if there is none
 //!   `cn-agent join` was run (--identity, or its usual place) --> the key beside the certificate
+//!   --key-file FILE -------------------------------------------> no key of its own
 //!   the manager is reached privately: Unix socket, or TLS ------> a key for this run, registered with the manager
 //!   otherwise --------------------------------------------------> an error
 //! ```
+//!
+//! As with the agent, the pre-shared key of `--key-file` seals sessions of which one end has no key of its own. Without
+//! it, their frames carry a checksum.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +19,8 @@ use std::sync::Arc;
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{CnId, Region};
 use cxloe_fabric::trust::{Credentials, IdentityFile};
-use cxloe_link::keys::{KeyFileError, SYSTEM, node_key};
-use cxloe_wire::session::NodeKey;
+use cxloe_link::keys::{KeyFileError, PreSharedKeyError, SYSTEM, node_key, pre_shared_key};
+use cxloe_wire::session::{NodeKey, PreSharedKey};
 use nix::unistd::geteuid;
 
 use crate::manager::is_private;
@@ -29,10 +33,12 @@ pub struct Access {
     pub identity: Option<PathBuf>,
     /// File with the key of this compute node, created if absent; `None`: as described in the module.
     pub node_key: Option<PathBuf>,
+    /// File with the pre-shared key of the fabric; `None`: there is none.
+    pub key_file: Option<PathBuf>,
     /// Folder in which `cn-agent join` has put certificate and key; `None`: `/var/lib/cxloe` for root; for other users
     /// `cxloe` in `$XDG_STATE_HOME`, by default `~/.local/state/cxloe`.
     pub data_dir: Option<PathBuf>,
-    /// Whether frames are sent without encryption, with a checksum only.
+    /// Whether the compute node uses no key of its own: without a pre-shared key, its frames carry a checksum only.
     pub insecure: bool,
 }
 
@@ -42,6 +48,9 @@ pub enum AccessError {
     /// The key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyFileError),
+    /// The file with the pre-shared key cannot be used.
+    #[error(transparent)]
+    PreShared(#[from] PreSharedKeyError),
     /// The certificate's file cannot be read.
     #[error(
         "cannot read {path}, by which this compute node is known to the manager: {reason}; `cn-agent join` makes it"
@@ -55,7 +64,8 @@ pub enum AccessError {
     /// There is no key, and none can be registered.
     #[error(
         "this compute node has no key, so its frames would not be sealed: have it join (`cn-agent join {manager} -i {interface} --no-start`), \
-         name the file with its key by --node-key (CXLOE_NODE_KEY), or go without by --insecure (CXLOE_INSECURE=1)"
+         name the file with its key by --node-key (CXLOE_NODE_KEY) or with the fabric's pre-shared key by --key-file (CXLOE_KEY_FILE), \
+         or go without by --insecure (CXLOE_INSECURE=1)"
     )]
     NoKey {
         /// URL of the manager, for the advice in the message.
@@ -66,7 +76,8 @@ pub enum AccessError {
     /// A memory node has no key.
     #[error(
         "memory node {memory_node} has no key, so the frames of region {region} would not be sealed: have it join (`mn-server join`), \
-         start it with --node-key, or go without by --insecure (CXLOE_INSECURE=1)"
+         start it with --node-key, name the pre-shared key that it has by --key-file (CXLOE_KEY_FILE), or go without by --insecure \
+         (CXLOE_INSECURE=1)"
     )]
     PlainMemoryNode {
         /// Name of the memory node without a key.
@@ -83,8 +94,10 @@ pub struct Opened {
     pub credentials: Credentials,
     /// The certificate, if there is one, and its path.
     pub identity: Option<(PathBuf, IdentityFile)>,
-    /// Key of the node's sessions; `None`: frames are not sealed.
+    /// Key of the node's sessions; `None`: it has no key of its own.
     pub key: Option<Arc<NodeKey>>,
+    /// Key of sessions of which one end has no key of its own; `None`: their frames are not sealed.
+    pub pre_shared: Option<PreSharedKey>,
     /// Whether the key was generated for this run. The manager then replaces the node's former key by this one.
     pub is_new: bool,
 }
@@ -100,12 +113,13 @@ fn usual_folder() -> PathBuf {
 
 impl Access {
     /// Options from the environment, for programs whose command line has none: `CXLOE_IDENTITY`, `CXLOE_NODE_KEY`,
-    /// `CXLOE_DATA_DIR`, and `CXLOE_INSECURE` (`1` or `true`).
+    /// `CXLOE_KEY_FILE`, `CXLOE_DATA_DIR`, and `CXLOE_INSECURE` (`1` or `true`).
     pub fn of_environment() -> Access {
         let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         Access {
             identity: path("CXLOE_IDENTITY"),
             node_key: path("CXLOE_NODE_KEY"),
+            key_file: path("CXLOE_KEY_FILE"),
             data_dir: path("CXLOE_DATA_DIR"),
             insecure: std::env::var("CXLOE_INSECURE").is_ok_and(|value| value == "1" || value == "true"),
         }
@@ -126,9 +140,11 @@ impl Access {
         };
         let beside =
             identity.as_ref().map(|(path, _)| path.with_extension("key")).filter(|path| path.exists());
+        let pre_shared = self.key_file.as_deref().map(pre_shared_key).transpose()?;
         let (key, is_new) = match self.node_key.as_ref().or(beside.as_ref()) {
             _ if self.insecure => (None, false),
             Some(path) => (Some(node_key(path)?), false),
+            None if pre_shared.is_some() => (None, false),
             // A node that has joined may use only the key that it joined with.
             None if identity.is_none() && is_private(manager) => (Some(NodeKey::generate(SYSTEM)), true),
             None => {
@@ -136,7 +152,7 @@ impl Access {
                 return Err(AccessError::NoKey { manager, interface });
             }
         };
-        Ok(Opened { credentials, identity, key: key.map(Arc::new), is_new })
+        Ok(Opened { credentials, identity, key: key.map(Arc::new), pre_shared, is_new })
     }
 
     /// Returns the identity of `own` in the folder of identities, if there is one that this user can read.
@@ -194,7 +210,7 @@ mod tests {
         assert_ne!(again.key.unwrap().public(), by_socket.key.unwrap().public(), "one for each run");
         for manager in ["http://a:1", "https://a:1,http://b:1"] {
             let error = open(&bare, manager).unwrap_err().to_string();
-            for way in ["--node-key", "cn-agent join", "--insecure", "-i eth0"] {
+            for way in ["--node-key", "cn-agent join", "--key-file", "--insecure", "-i eth0"] {
                 assert!(error.contains(way), "{way}: {error}");
             }
         }
@@ -214,6 +230,19 @@ mod tests {
         let again = open(&with(false), "unix:/x").unwrap();
         assert_eq!(again.key.unwrap().public(), opened.key.unwrap().public());
         assert!(open(&with(true), "http://a:1").unwrap().key.is_none());
+        let shared = nowhere("key").join("shared.key");
+        cxloe_private::write(&shared, b"sixteen bytes, or more\n", cxloe_private::Existing::Keep).unwrap();
+        for insecure in [false, true] {
+            let pre_shared = Access { key_file: Some(shared.clone()), node_key: None, ..with(insecure) };
+            let opened = open(&pre_shared, "http://a:1").unwrap();
+            assert!(opened.key.is_none() && !opened.is_new, "no key of its own is made beside it");
+            assert_eq!(opened.pre_shared.as_deref(), Some(&b"sixteen bytes, or more"[..]));
+            // As with an agent, a key of its own goes first unless it is switched off.
+            let both = open(&Access { node_key: Some(file.clone()), ..pre_shared }, "http://a:1").unwrap();
+            assert_eq!((both.key.is_none(), both.pre_shared.is_some()), (insecure, true));
+        }
+        let absent = Access { key_file: Some(nowhere("none").join("shared.key")), ..with(true) };
+        assert!(matches!(open(&absent, "unix:/x"), Err(AccessError::PreShared(_))));
         let lost = Access { identity: Some(nowhere("none").join("x.identity")), ..Access::default() };
         assert!(matches!(open(&lost, "unix:/x"), Err(AccessError::Identity { .. })));
         std::fs::remove_dir_all(nowhere("key")).unwrap();

@@ -95,7 +95,7 @@ impl ComputeNode {
     pub fn register(options: &ConnectOptions, info: LinkInfo) -> Result<ComputeNode, ConnectError> {
         let udp = options.link.is_over_udp().then(|| own_address(&options.link)).transpose()?;
         let own = cn_of(info.mac, &info.interface)?;
-        let Opened { credentials, identity, key, is_new } =
+        let Opened { credentials, identity, key, pre_shared, is_new } =
             options.access.open(own, &info.interface, &options.manager)?;
         let manager = Manager::new(&options.manager, &credentials)?;
         let joined = identity.as_ref().map(|(_, file)| file.joined);
@@ -121,7 +121,7 @@ impl ComputeNode {
             max_frame: info.max_frame,
             streams: STREAMS_DEFAULT,
             instance,
-            key: None,
+            key: pre_shared,
             keys: SessionKeys { own: key, ..SessionKeys::none(SYSTEM) },
             timing: Timing::default(),
         };
@@ -192,7 +192,7 @@ impl ComputeNode {
         if region.sealed {
             return Err(ConnectError::Sealed(region.name));
         }
-        if self.has_key() {
+        if self.has_key() && self.station.key.is_none() {
             check_sealed(&region)?;
         }
         if self.is_over_udp {

@@ -5,11 +5,13 @@
 #[allow(dead_code, reason = "the rig serves several test programs")]
 mod threads;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use cxloe_lab::{Process, program};
+use cxloe_system::command::output;
 use cxloe_system::pair::*;
 use cxloe_system::{Failed, Test};
 
@@ -23,6 +25,7 @@ pub fn tests(_: cxloe_lab::LabPrivilege) -> Vec<Test> {
         tests.push(Test::new(format!("{linked:?}::through_the_agent"), move || through_the_agent(linked)));
     }
     tests.push(Test::new("inline_over_its_own_link", inline_over_its_own_link));
+    tests.push(Test::new("programs_seal_under_a_pre_shared_key", programs_seal_under_a_pre_shared_key));
     tests.push(Test::new("what_failed_leaves_nothing_and_children_say_why_they_end", again));
     tests.push(Test::new("two_regions_inline_over_one_interface", two));
     tests.push(Test::new("threads_of_c_with_any_signal_stack", threads::of_c));
@@ -73,9 +76,21 @@ fn compile_from(source_file: &Path, to: &Path, linked: Linked) -> Result<PathBuf
 
 /// Runs the example program on the compute node, where it has to end with `code`; returns its output.
 fn run_example(rig: &Pair, example: &Path, arguments: &[&str], code: i32) -> Outcome<String> {
+    run_with(rig, example, arguments, &[], code)
+}
+
+/// Like [`run_example`], with further variables in the environment.
+fn run_with(
+    rig: &Pair,
+    example: &Path,
+    arguments: &[&str],
+    variables: &[(&str, &Path)],
+    code: i32,
+) -> Outcome<String> {
     let log = rig.path("example.log");
     let mut command = Command::new(example);
     command.args(arguments).env("CXLOE_AGENT", rig.socket()).env("CXLOE_DATA_DIR", rig.path("nobody"));
+    command.envs(variables.iter().copied());
     Process::log_to(&mut command, &log)?;
     let mut process = rig.lab.spawn("cn", command)?;
     let status = process.wait(RUN_MAX)?;
@@ -111,6 +126,32 @@ fn inline_over_its_own_link() -> Outcome {
         count(&output_text, "pages")? == REGION / 4096 && count(&output_text, "evicted")? > 0,
         &output_text,
     )
+}
+
+/// Programs in C and in Rust seal their frames under the key that the memory node has been given. A program without it
+/// gets no session, and its message says how to name the key.
+fn programs_seal_under_a_pre_shared_key() -> Outcome {
+    let rig = Pair::bare()?;
+    let example = compile(rig.dir.path(), Linked::Shared)?;
+    let key = rig.path("key");
+    std::fs::write(&key, "a key that both ends were given beforehand\n")?;
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
+    rig.start_gmm()?;
+    rig.start_mn_with("anon", &["--key-file", text(&key)])?;
+    rig.create_region("scratch")?;
+    let (local, manager) = (LOCAL.to_string(), rig.manager_url());
+    let arguments = ["scratch", &local, "cn0", &manager];
+    let output_text = run_with(&rig, &example, &arguments, &[("CXLOE_KEY_FILE", key.as_path())], 0)?;
+    ensure(count(&output_text, "pages")? == REGION / 4096, &output_text)?;
+
+    let mut verify = Command::new(program("cxloe-bench")?);
+    verify.args(["verify", "-i", "cn0", "--link", "packet", "--manager", &manager, "--size", "2M"]);
+    verify.args(["--no-echo", "--json", "--key-file", text(&key), "--data-dir", text(&rig.path("nobody"))]);
+    let output_text = succeeded(rig.lab.enter("cn", || output(&mut verify))??)?;
+    ensure(output_text.contains("\"frames\": \"sealed (pre-shared)\""), &output_text)?;
+
+    let output_text = run_with(&rig, &example, &arguments, &[], 1)?;
+    ensure(output_text.contains("CXLOE_KEY_FILE"), &output_text)
 }
 
 /// After a failed mapping the next mapping succeeds at once; a child that accesses its parent's mapping ends with a
