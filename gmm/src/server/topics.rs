@@ -56,8 +56,14 @@ impl Topics {
         TopicWait { topics: Arc::clone(self), topic, receiver }
     }
 
-    /// Wakes the long polls on the topics that `changes` concern.
+    /// Wakes the long polls on the topics that `changes` concern. If the whole state was replaced, every long poll ends as
+    /// at its time-out, and answers from the present state: what it waited for may never come there, and nodes have to
+    /// see at once that the manager follows another history.
     pub fn publish(&self, changes: &[Change]) {
+        if changes.iter().any(|change| matches!(change, Change::Replaced(..))) {
+            self.lock().topics.clear();
+            return;
+        }
         let touched: HashSet<Topic> = changes.iter().filter_map(topic_of).collect();
         touched.iter().for_each(|topic| self.touch(topic));
     }
@@ -82,8 +88,8 @@ impl Topics {
 }
 
 impl TopicWait {
-    /// Waits until the topic has changed since the last call, or since the wait began. Returns `false` once no further
-    /// changes will come.
+    /// Waits until the topic has changed since the last call, or since the wait began. Returns `false` if the wait is
+    /// over: the whole state was replaced, or no further changes will come.
     pub async fn touched(&mut self) -> bool {
         match &mut self.receiver {
             Some(receiver) => receiver.changed().await.is_ok(),
@@ -115,9 +121,10 @@ fn topic_of(change: &Change) -> Option<Topic> {
         Change::Orphans(orphans) => Topic::Orphans(orphans.memory_node.clone()),
         Change::OrphansGone(name) => Topic::Orphans(name.clone()),
         Change::Event(_) => Topic::Events,
-        // The following changes wake no long poll. If the whole state is replaced, long polls end at their time-out.
-        Change::Replaced(..)
-        | Change::Meta(_)
+        // `publish` ends all long polls.
+        Change::Replaced(..) => return None,
+        // The following changes wake no long poll.
+        Change::Meta(_)
         | Change::Operation(_)
         | Change::Qos(_)
         | Change::Token(_)
@@ -155,5 +162,32 @@ mod tests {
         topics.close();
         assert!(!other.touched().await);
         assert!(!topics.watch(Topic::Events).touched().await);
+    }
+
+    #[tokio::test]
+    async fn a_replaced_state_ends_every_wait_and_no_later_one() {
+        let topics = Arc::new(Topics::default());
+        let name = || Name::new("a").unwrap();
+        let of = [
+            Topic::MemoryNode(name()),
+            Topic::ComputeNode(CnId::new([2, 0, 0, 0, 0, 1]).unwrap()),
+            Topic::Region(name()),
+            Topic::LogicalDevice(name(), 1),
+            Topic::Orphans(name()),
+            Topic::Events,
+        ];
+        let mut waits = of.clone().map(|topic| topics.watch(topic));
+        topics.publish(&[Change::Replaced(Box::default(), Box::default()), Change::Meta(Meta::default())]);
+        for wait in &mut waits {
+            assert!(!wait.touched().await, "{:?} waits on", wait.topic);
+        }
+        let mut later = of.map(|topic| topics.watch(topic));
+        drop(waits);
+        for wait in &mut later {
+            topics.touch(&wait.topic);
+            assert!(wait.touched().await, "{:?} is not woken", wait.topic);
+        }
+        drop(later);
+        assert!(topics.lock().topics.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use crate::common::patient::PatientNode;
 use crate::common::{EXTENT, Served, cn, compute_node, memory_node, name};
 use cxloe_fabric::Client;
-use cxloe_fabric::api::{CreateRegion, ErrorCode, EventsQuery, Owner};
+use cxloe_fabric::api::{CreateRegion, ErrorCode, EventsQuery, Owner, RestoreStore};
 use cxloe_fabric::model::EventKind;
 
 /// Sequence numbers of the events that a query finds.
@@ -141,6 +141,28 @@ async fn a_stream_goes_on_where_it_broke_off() {
     }
     let mut filtered = Messages::open(&format!("{stream}?kind=memory_node_registered"), None).await;
     assert_eq!(filtered.next().await.0, Some(2));
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_when_a_backup_is_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let backup = String::from_utf8(client.backup().await.unwrap()).unwrap();
+    for quota in 0..20 {
+        client.set_quota(&Owner::CnId(cn(1)), Some(quota)).await.unwrap();
+    }
+    let newest =
+        client.events(EventsQuery { limit: Some(0), ..EventsQuery::default() }).await.unwrap().newest;
+    let mut stream = Messages::open(&format!("{}/v1/events/stream", served.url), Some(newest)).await;
+    client.restore(&RestoreStore::new(backup)).await.unwrap();
+    client.set_quota(&Owner::CnId(cn(1)), Some(20)).await.unwrap();
+    // The backup's log is shorter than what this reader has seen.
+    let (id, _, event) = stream.next().await;
+    assert!(id.is_some_and(|id| id < newest), "{id:?} of {newest}");
+    assert_eq!(event["event"], "manager_started");
+    let (_, _, event) = stream.next().await;
+    assert_eq!((&event["event"], event["bytes"].as_u64()), (&"quota_set".into(), Some(20)));
 }
 
 #[tokio::test]

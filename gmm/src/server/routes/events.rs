@@ -143,10 +143,11 @@ impl Reader {
             }
             let (after, filter) = (self.after, self.filter.clone());
             let newer = move |manager: &Manager| {
-                let page = manager.events_that(after, EVENTS_PER_ANSWER_MAX, |event| filter.wants(event));
-                Some(page).filter(|page| page.through > after)
+                let from = position(manager, after);
+                let page = manager.events_that(from, EVENTS_PER_ANSWER_MAX, |event| filter.wants(event));
+                Some((from, page)).filter(|(from, page)| page.through > *from)
             };
-            let Some(page) = poll(&self.core, Topic::Events, STANDING_MS, newer).await.ok()? else {
+            let Some((after, page)) = poll(&self.core, Topic::Events, STANDING_MS, newer).await.ok()? else {
                 continue;
             };
             // A reader that begins at the first event has missed none.
@@ -159,6 +160,19 @@ impl Reader {
             self.ready.extend(page.events.into_iter().filter_map(message));
         }
     }
+}
+
+/// Number of the event after which a reader goes on that has seen the events up to `after`. A log that came with a backup
+/// may end before that number: the reader then goes on with the start of the manager that restored it.
+fn position(manager: &Manager, after: u64) -> u64 {
+    let state = manager.state();
+    let newest = state.meta.last_event;
+    if after <= newest {
+        return after;
+    }
+    let mut starts = state.events.iter().rev();
+    let start = starts.find(|event| matches!(event.kind, EventKind::ManagerStarted { .. }));
+    start.map_or(newest, |start| start.seq - 1)
 }
 
 async fn follow(
