@@ -206,13 +206,19 @@ impl Manager {
             return Err(ManagerError::out_of_range(format!("LD {id} of memory node {node_name}"), reason));
         }
         if let Some(binding) = &ld.binding {
-            return bound(format!("LD {id} of {node_name}"), format!("CN {}", binding.compute_node));
+            let (cn, at) = (binding.compute_node, in_words(binding.vppb));
+            return bound(format!("LD {id} of {node_name}"), format!("CN {cn}, {at}"));
         }
         if let Some(other) = self.index.ld_of(cn, &node_name) {
-            return bound(format!("CN {cn}"), format!("LD {other} of {node_name}"));
+            let binding = self.logical_device(&node_name, other).binding;
+            let at = in_words(binding.and_then(|binding| binding.vppb));
+            return bound(format!("CN {cn}"), format!("LD {other} of {node_name}, {at}"));
         }
         if kind == DeviceKind::Sld && self.is_held(&node_name) {
-            return bound(format!("memory node {node_name}"), "another compute node".to_owned());
+            let holder = self.index.used_by(&node_name).next();
+            let holder =
+                holder.map_or_else(|| "another compute node".to_owned(), |(cn, _)| format!("CN {cn}"));
+            return bound(format!("memory node {node_name}"), holder);
         }
         if kind == DeviceKind::Sld && self.is_in_use(&node_name) {
             let (name, size) = (
@@ -355,4 +361,9 @@ impl Manager {
             binding.unbinding.is_some_and(|unbinding| unbinding.option != UnbindOption::Surprise)
         }) && self.regions_of_device(ld).iter().any(waiting)
     }
+}
+
+/// Place of a binding at its compute node.
+fn in_words(vppb: Option<u8>) -> String {
+    vppb.map_or_else(|| "at no vPPB".to_owned(), |vppb| format!("at vPPB {vppb}"))
 }

@@ -198,7 +198,7 @@ pub enum ManagerError {
     Bound {
         /// Text, such as `LD 3 of mn0`.
         what: String,
-        /// Text, such as `CN 02:00:00:00:00:01`.
+        /// Text, such as `CN 02:00:00:00:00:01, at vPPB 7`.
         holder: String,
     },
     /// The request names an LD of a memory node that is allocated as a whole (SLD), or names no LD of one
@@ -397,7 +397,9 @@ impl ManagerError {
             Self::NoLogicalDevice { .. } => {
                 "set its capacity with `gmm set-ld`; `gmm list -L` shows all".into()
             }
-            Self::Bound { .. } => "unbind it first, or take another; `gmm list -L` shows all".into(),
+            Self::Bound { .. } => {
+                "unbind it first (`gmm unbind`), or take another; `gmm list -B` shows each with its port and vPPB".into()
+            }
             Self::WrongKind { kind: DeviceKind::Sld, .. } => "bind it without naming a slice".into(),
             Self::WrongKind { .. } => "`gmm list -L` shows its slices".into(),
             Self::LdInUse { .. } => "destroy regions of its compute node there first, or unbind it".into(),

@@ -152,6 +152,9 @@ fn binding_makes_a_region_of_what_is_set_aside_and_unbinding_gives_it_back() {
     assert_eq!(agent.attached[&name("mn0-ld4")].size, 2 * LD_UNIT, "hot-added");
     let twice = fabric.bind("mn0", Some(4), cn(2), None).unwrap_err();
     assert!(matches!(twice, ManagerError::Bound { .. }), "{twice}");
+    assert_eq!(twice.to_string(), format!("LD 4 of mn0 is bound already, to CN {}, at vPPB 0", cn(1)));
+    let twice = fabric.bind("mn0", Some(5), cn(1), None).unwrap_err();
+    assert_eq!(twice.to_string(), format!("CN {} is bound already, to LD 4 of mn0, at vPPB 0", cn(1)));
 
     fabric.unbind("mn0", 4, UnbindOption::Managed, Some(0)).unwrap();
     fabric.settle();
