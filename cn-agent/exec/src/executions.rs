@@ -1,9 +1,11 @@
 //! Programs that a program with remote memory executes, but that get no remote memory themselves, because the
-//! dynamic linker does not load the library into them, or because no dynamic linker is involved.
+//! dynamic linker does not load the library into them, because no dynamic linker is involved, or because the library
+//! reports from within them that they cannot have any.
 //!
 //! ```text
 //!   sh --execve(path, variables)--> filter --asks--> supervisor: would the dynamic linker load the library?
 //!      <------- runs (EPERM with --require-remote) ---------'        no: it is counted, and named at the end
+//!   library --execve(path of a report)--> filter --asks--> supervisor: the same
 //! ```
 //!
 //! The calling process may change its memory between this check and the kernel's own read: the check informs
@@ -15,6 +17,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use cxloe_member::local_report::LocalReport;
 use libc::seccomp_notif;
 use serde::Serialize;
 
@@ -50,6 +53,31 @@ pub enum LocalReason {
     Sanitized,
     /// The calling process has a system call filter of its own, which the program inherits.
     Filtered,
+    /// The program runs under valgrind.
+    Valgrind,
+    /// The program has too few free addresses.
+    Addresses,
+    /// The program may not make a userfaultfd.
+    Userfaultfd,
+    /// The program may not open its own memory, through which the agent pages it.
+    OwnMemory,
+    /// The program does not reach the agent, or is not served by it.
+    Agent,
+    /// The library's threads could not be started in the program.
+    Threads,
+}
+
+impl From<LocalReport> for LocalReason {
+    fn from(report: LocalReport) -> LocalReason {
+        match report {
+            LocalReport::Valgrind => LocalReason::Valgrind,
+            LocalReport::Addresses => LocalReason::Addresses,
+            LocalReport::Userfaultfd => LocalReason::Userfaultfd,
+            LocalReport::OwnMemory => LocalReason::OwnMemory,
+            LocalReport::Agent => LocalReason::Agent,
+            LocalReport::Threads => LocalReason::Threads,
+        }
+    }
 }
 
 impl fmt::Display for LocalReason {
@@ -68,6 +96,20 @@ impl fmt::Display for LocalReason {
             LocalReason::Filtered => {
                 "a system call filter (seccomp) was set for it, which may not let it have more"
             }
+            LocalReason::Valgrind => "it runs under valgrind, which checks memory of its own making",
+            LocalReason::Addresses => {
+                "there was no room for its addresses; look at `ulimit -v` and vm.overcommit_memory"
+            }
+            LocalReason::Userfaultfd => {
+                "it may not handle page faults (userfaultfd); run it as root, or set vm.unprivileged_userfaultfd=1"
+            }
+            LocalReason::OwnMemory => {
+                "its user may execute it but not read it, and so not open its memory (chmod +r)"
+            }
+            LocalReason::Agent => {
+                "it does not reach the agent, as in some containers, or the agent does not serve its user"
+            }
+            LocalReason::Threads => "the library's threads could not be started in it; look at `ulimit -u`",
         })
     }
 }
@@ -124,6 +166,11 @@ pub(crate) fn local_program(question: &seccomp_notif, at: ExecutionArguments) ->
     let (pid, arguments) = (question.pid, &question.data.args);
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     let path = text(&memory, arguments[at.path])?;
+    if let Some(report) = LocalReport::in_path(&path) {
+        let executed = std::fs::read_link(format!("/proc/{pid}/exe"));
+        let path = executed.map_or_else(|_| format!("process {pid}"), |path| path.display().to_string());
+        return Some(LocalProgram { path, reason: report.into() });
+    }
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let file = match at.folder.map(|index| arguments[index] as i32) {
         _ if path.starts_with('/') => root.join(path.trim_start_matches('/')),
@@ -149,6 +196,9 @@ pub(crate) fn local_program(question: &seccomp_notif, at: ExecutionArguments) ->
         Err(ProgramError::OtherRights(_)) if has_no_new_privileges(pid) => return None,
         Err(ProgramError::OtherRights(_)) => LocalReason::OtherRights,
         Err(ProgramError::Foreign { what: program::FOREIGN_ELF, .. }) => LocalReason::Foreign,
+        Err(ProgramError::Unusable { path, .. }) if program::is_executable_only(&path) => {
+            LocalReason::OwnMemory
+        }
         // The kernel will refuse to execute this file.
         Err(_) => return None,
     };

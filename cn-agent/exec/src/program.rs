@@ -84,6 +84,11 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError>
     Ok(found)
 }
 
+/// Whether this user may execute the file but not read it.
+pub(crate) fn is_executable_only(path: &Path) -> bool {
+    may_run(path).is_ok() && access(path, AccessFlags::R_OK).is_err()
+}
+
 fn may_run(path: &Path) -> io::Result<()> {
     access(path, AccessFlags::X_OK).map_err(io::Error::from)
 }

@@ -177,13 +177,15 @@ impl Session {
         let policy = settings.policy;
         // Nothing is refused, so there is no filter: for an unprivileged user it would imply `no_new_privs`,
         // which restricts what the program may execute.
-        if policy == (GatePolicy { direct: true, require_remote: false }) {
+        let has_gate = policy != (GatePolicy { direct: true, require_remote: false });
+        if let Some(own) = executions::filters("self") {
+            let filters = own + if has_gate { executions::GATE_FILTERS } else { 0 };
+            command.env("CXLOE_EXEC_FILTERS", filters.to_string());
+        }
+        if !has_gate {
             return Self::spawn(command, program, owner, settings.wait);
         }
         gate::available().map_err(SessionError::NoGate)?;
-        if let Some(own) = executions::filters("self") {
-            command.env("CXLOE_EXEC_FILTERS", (own + executions::GATE_FILTERS).to_string());
-        }
         let opening = PendingGate::before(&mut command, policy, window).map_err(SessionError::NoGate)?;
         // Signals are blocked before the gate starts its thread: a signal that reaches a thread without the block would
         // end this process while the program is already running.

@@ -16,6 +16,7 @@
 //! * [`process_files`]: the files through which the agent reads the memory of a process.
 //! * [`helper`]: the helper thread.
 //! * [`line`](mod@line): requests to the helper thread from the other threads.
+//! * [`local_report`]: what a process tells `cn-agent exec` that cannot become a member.
 //! * [`own_calls`]: system calls on paged memory, marked as this library's own.
 //! * [`parent_memory`]: the message that a forked child prints when it touches memory that only its parent
 //!   can use.
@@ -35,6 +36,7 @@ pub mod bounded_write;
 pub mod helper;
 pub mod join;
 pub mod line;
+pub mod local_report;
 pub mod own_calls;
 pub mod parent_memory;
 pub mod process_files;

@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32};
 use std::time::{Duration, Instant};
 
 use cxloe_member::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptors, join, probed};
+use cxloe_member::local_report::LocalReport;
 use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::uffd;
 use cxloe_member::wire::NO_VIEW;
@@ -208,8 +209,11 @@ pub fn start() {
             Err(NotMemberReason::Filtered) => LOCAL,
             Err(why) if settings.foremost => final_message::end(why),
             // This program was started by the requested program, perhaps long after the start of that program, so a
-            // failure is no reason to end it: it runs with local memory.
-            Err(_) => LOCAL,
+            // failure is no reason to end it: it runs with local memory, unless the user requires remote memory.
+            Err(why) => match why.report() {
+                Some(report) if sys::execution_error(report.path()) == libc::EPERM => final_message::end(why),
+                _ => LOCAL,
+            },
         },
     };
     STAGE.store(stage, Release);
@@ -223,6 +227,21 @@ enum NotMemberReason {
     Files(std::io::Error),
     Join(JoinError),
     Helpers,
+}
+
+impl NotMemberReason {
+    /// The report to `cn-agent exec`; `None` if that has seen the reason itself.
+    fn report(&self) -> Option<LocalReport> {
+        Some(match self {
+            NotMemberReason::Filtered => return None,
+            NotMemberReason::Valgrind => LocalReport::Valgrind,
+            NotMemberReason::Addresses(_) => LocalReport::Addresses,
+            NotMemberReason::Userfaultfd(_) => LocalReport::Userfaultfd,
+            NotMemberReason::Files(_) => LocalReport::OwnMemory,
+            NotMemberReason::Join(_) => LocalReport::Agent,
+            NotMemberReason::Helpers => LocalReport::Threads,
+        })
+    }
 }
 
 impl Display for NotMemberReason {

@@ -222,6 +222,16 @@ fn value_in<T: FromStr>(path: &str, name: &str) -> Option<T> {
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
+/// Executes a program that is not there; returns the number of the error.
+pub fn execution_error(path: &CStr) -> c_int {
+    let arguments = [path.as_ptr(), std::ptr::null()];
+    // SAFETY: the kernel reads a NUL-terminated path, and two arrays that end with a null.
+    unsafe {
+        libc::syscall(libc::SYS_execve, path.as_ptr(), arguments.as_ptr(), arguments[1..].as_ptr());
+    }
+    Errno::now()
+}
+
 /// Ends the process at once, with this exit code.
 pub fn exit(code: c_int) -> ! {
     loop {

@@ -110,6 +110,23 @@ pub fn programs_with_local_memory_are_named() -> Outcome {
         format!("{} {}", ended.text(), ended.err),
     )?;
 
+    // Without direct I/O being refused, nothing names the program, but the filter must not end it either.
+    let ended = start(&rig, Sizes(8, 1), &["--allow-direct-io"], &command)?.wait()?.well()?;
+    ensure(ended.text() == "sandboxed\n", format!("{} {}", ended.text(), ended.err))?;
+
+    // The library reports from within a program that it cannot have remote memory. A preloaded file with a name of
+    // valgrind's stands for valgrind.
+    let checked = "LD_PRELOAD=/none/vgpreload_core.so:$LD_PRELOAD /bin/echo checked || echo refused";
+    let ended = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", checked])?.wait()?.well()?;
+    let line = "echo with memory of this machine alone: it runs under valgrind";
+    ensure(
+        ended.text() == "checked\n" && ended.err.contains(line),
+        format!("{} {}", ended.text(), ended.err),
+    )?;
+    let ended = start(&rig, Sizes(8, 1), &["--require-remote"], &["/bin/sh", "-c", checked])?.wait()?;
+    let refused = ended.text() == "refused\n" && ended.err.contains(line);
+    ensure(refused && ended.status.code() == Some(5), format!("{} {}", ended.text(), ended.err))?;
+
     // With `--require-remote`, each execution with local memory fails, and so does the whole command.
     let script = format!("{fixed} || echo refused; env -i /bin/echo apart || echo refused too");
     let ended = start(&rig, Sizes(8, 1), &["--require-remote"], &["/bin/sh", "-c", &script])?.wait()?;
