@@ -104,7 +104,10 @@ impl Manager {
         // The node has a new key, and the connection did not prove the former key: the request may come from
         // another machine.
         let takes_over = before.is_some_and(|before| before.tls != *tls && proved != Some(before.tls));
-        if takes_over && !take_over && self.is_running(node) {
+        // A node that has registered by an administrator's order, and not joined, has the key of its registration.
+        let has_other_key = before.is_none()
+            && self.registered_key(node).is_some_and(|registered| Some(registered) != joining.key);
+        if (takes_over || has_other_key) && !take_over && self.is_running(node) {
             return refused(
                 "a node with another key is running as it, and would lose its place within seconds; end that node first, or take \
                  its place with --take-over",
@@ -169,6 +172,15 @@ impl Manager {
             Party::FmClient(_) => None,
         };
         health == Some(Health::Reachable)
+    }
+
+    /// Session key of a registered node; `None` also after it was revoked.
+    fn registered_key(&self, node: &Party) -> Option<PublicKey> {
+        match node {
+            Party::MemoryNode(name) => self.state.memory_nodes.get(name)?.key,
+            Party::ComputeNode(cn) => self.state.compute_nodes.get(cn)?.key,
+            Party::FmClient(_) => None,
+        }
     }
 
     /// Sets the session key of a node and sends it to the peers of the node's mappings. No effect on a node

@@ -49,7 +49,10 @@ fn a_key_made_for_one_run_takes_the_place_of_another_but_not_of_one_that_has_joi
         joined_ms: 0,
         by: "uid 0".into(),
     };
-    fabric.apply(Command::Join { node: joining, token: None, proved: None, take_over: false }).unwrap();
+    let join = |take_over| Command::Join { node: joining.clone(), token: None, proved: None, take_over };
+    let error = fabric.apply(join(false)).unwrap_err();
+    assert!(error.to_string().contains("--take-over"), "it runs, with another key: {error}");
+    fabric.apply(join(true)).unwrap();
     let error = fabric.apply(made_for_one_run(OTHER)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NameInUse, "{error}");
 }
