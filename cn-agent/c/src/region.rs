@@ -1,6 +1,7 @@
 //! A region behind the C interface: paged by the agent, or by the program over a link of its own.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,8 +30,10 @@ fn words(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-const BEYOND: &str = "the range goes beyond the region";
-const NOT_INLINE: &str = "not for a region that was mapped inline";
+const LIMIT_IS_FIXED: &str = "the limit of an inline mapping cannot be changed: name it when the region is \
+                              mapped (cxloe_options.local), or map the region through the agent (cxloe_map)";
+const DISCARDS_ITSELF: &str = "cxloe_discard is for regions that are mapped through the agent (cxloe_map): \
+                               discard pages of an inline mapping by madvise(MADV_DONTNEED)";
 
 /// Returns the configuration of a link over `interface`. `name` is the name of a [`Backend`]; `udp` may be
 /// followed by a colon and a local address, if that differs from the interface's.
@@ -101,20 +104,31 @@ impl Region {
     pub fn set_local(&self, local: u64) -> Result<(), String> {
         match self {
             Region::ByAgent(mapping) => mapping.set_limit(local).map_err(words),
-            Region::Inline(_) => Err(NOT_INLINE.into()),
+            Region::Inline(_) => Err(LIMIT_IS_FIXED.into()),
         }
     }
 
     pub fn discard(&self, offset: usize, bytes: usize) -> Result<(), String> {
-        let end = offset.checked_add(bytes).ok_or("the range has no end")?;
+        let range = self.range(offset, bytes)?;
         match self {
-            Region::ByAgent(mapping) => mapping.discard(offset..end).map_err(words),
-            Region::Inline(_) => Err(NOT_INLINE.into()),
+            Region::ByAgent(mapping) => mapping.discard(range).map_err(words),
+            Region::Inline(_) => Err(DISCARDS_ITSELF.into()),
         }
     }
 
+    /// Bytes `offset..offset + bytes` of the region.
+    fn range(&self, offset: usize, bytes: usize) -> Result<Range<usize>, String> {
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.len());
+        end.map(|end| offset..end).ok_or_else(|| {
+            let size = self.len();
+            format!(
+                "{bytes} bytes at offset {offset} go beyond the region, which has {size} bytes (cxloe_size)"
+            )
+        })
+    }
+
     pub fn hint(&self, offset: usize, bytes: usize, hint: c_int) -> Result<(), String> {
-        let end = offset.checked_add(bytes).filter(|end| *end <= self.len()).ok_or(BEYOND)?;
+        let range = self.range(offset, bytes)?;
         let hint = match hint {
             0 => Hint::WillRead,
             1 => Hint::WillWrite,
@@ -125,9 +139,9 @@ impl Region {
             }
         };
         match self {
-            Region::ByAgent(mapping) => mapping.hint(offset..end, hint).map_err(words),
+            Region::ByAgent(mapping) => mapping.hint(range, hint).map_err(words),
             Region::Inline(region) => {
-                region.hint(offset..end, hint);
+                region.hint(range, hint);
                 Ok(())
             }
         }

@@ -101,7 +101,7 @@ def test_one_process_writes_and_others_read_beside_it(made):
         with pytest.raises(kv.StoreError, match="is open for writing in another process") as failed:
             kv.open(made)
         assert failed.value.kind == "in_use"
-        with pytest.raises(kv.StoreError, match="open for reading only"):
+        with pytest.raises(kv.StoreError, match="open for reading only: open it without read_only"):
             reader.put("k", b"")
         done, wrong, seen = threading.Event(), [], set()
 
@@ -247,7 +247,7 @@ def test_a_region_without_a_store(node, region):
     with pytest.raises(cxloe.AgentError, match="no region `nothing` is attached"):
         kv.open("nothing")
     store.close()
-    with pytest.raises(kv.StoreError, match="the store is closed"):
+    with pytest.raises(kv.StoreError, match="the store is closed: open it again"):
         store.get("k")
 
 

@@ -280,14 +280,14 @@ class Store:
 
     def _is_open(self) -> None:
         if self._closed:
-            raise StoreError("the store is closed", "closed")
+            raise StoreError("the store is closed: open it again with kv.open", "closed")
         if self._failed is not None:
             raise StoreError(self._failed, "broken")
 
     def _writable(self) -> None:
         self._is_open()
         if self.read_only:
-            raise StoreError("the store is open for reading only", "read_only")
+            raise StoreError("the store is open for reading only: open it without read_only to change it", "read_only")
 
     def _write_entries(self, node: Node, lines: Iterable[tuple[int, bytes]]) -> None:
         """Change lines of the index in the region, in this order; the caller holds ``_change``. After a failure nobody

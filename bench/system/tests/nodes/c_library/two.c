@@ -107,6 +107,8 @@ int main(int count, char **arguments)
     finish(&a);
     finish(&b);
     refused(arguments[6], arguments);
+    MUST(cxloe_set_local(one, options.local, &error) != 0 && strstr(error.message, "cxloe_options.local"));
+    MUST(cxloe_discard(one, 0, 4096, &error) != 0 && strstr(error.message, "MADV_DONTNEED"));
 
     /* One that fails leaves them alone. */
     start(&b, two, 2, ROUNDS);
