@@ -145,11 +145,10 @@ impl Ethtool {
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_name = self.name;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        // SAFETY: the kernel reads the command in the first word and writes no more than the structure of that command,
-        // for which the callers above have chosen the number of words, with the list that a structure announces; both
-        // outlive the call.
-        let asked =
-            unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, std::ptr::from_mut(&mut request)) };
+        let request = std::ptr::from_mut(&mut request);
+        // SAFETY: the kernel reads the command in the first word, and writes at most the structure of that command with
+        // the list that it announces: the callers above have reserved as many words. Both live until the call ends.
+        let asked = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, request) };
         asked == 0
     }
 }
