@@ -121,6 +121,15 @@ int cxloe_dpdk_find(const char *device, struct cxloe_dpdk_device *found, char *w
     return ALONE(find(device, found, why, room));
 }
 
+static int isolate(uint16_t port, int set, char *why, size_t room) {
+    struct rte_flow_error error = {0};
+    const int code = rte_flow_isolate(port, set, &error);
+    if (code == 0) return 0;
+    return fail(why, room, "%s", error.message ? error.message : rte_strerror(-code));
+}
+
+int cxloe_dpdk_isolate(uint16_t port, int set, char *why, size_t room) { return ALONE(isolate(port, set, why, room)); }
+
 static int open_port(uint16_t port, uint16_t queues, uint16_t mtu, char *why, size_t room) {
     struct rte_eth_conf conf = {0};
     struct rte_eth_dev_info info;
@@ -186,11 +195,10 @@ static int is_up(uint16_t port) {
 
 int cxloe_dpdk_is_up(uint16_t port) { return ALONE(is_up(port)); }
 
-/* Makes the rule by which frames with an Ethernet header have an action. */
-static int create(uint16_t port, const struct rte_flow_item *header, const struct rte_flow_action *action, char *why,
+/* Makes the rule by which frames of a pattern have an action. */
+static int create(uint16_t port, const struct rte_flow_item *pattern, const struct rte_flow_action *action, char *why,
                   size_t room) {
     const struct rte_flow_attr attributes = {.ingress = 1};
-    const struct rte_flow_item pattern[] = {*header, {.type = RTE_FLOW_ITEM_TYPE_END}};
     const struct rte_flow_action actions[] = {*action, {.type = RTE_FLOW_ACTION_TYPE_END}};
     struct rte_flow_error error = {0};
     if (rte_flow_create(port, &attributes, pattern, actions, &error)) return 0;
@@ -199,18 +207,30 @@ static int create(uint16_t port, const struct rte_flow_item *header, const struc
 
 static int rule(uint16_t port, const struct cxloe_dpdk_rule *wanted, char *why, size_t room) {
     struct rte_flow_item_eth header = {0}, mask = {0};
+    struct rte_flow_item_vlan tag = {0}, tag_mask = {0};
     memcpy(header.hdr.dst_addr.addr_bytes, wanted->destination, sizeof wanted->destination);
     memcpy(mask.hdr.dst_addr.addr_bytes, wanted->destination_mask, sizeof wanted->destination_mask);
     memcpy(header.hdr.src_addr.addr_bytes, wanted->source, sizeof wanted->source);
     memcpy(mask.hdr.src_addr.addr_bytes, wanted->source_mask, sizeof wanted->source_mask);
-    if (wanted->ethertype) {
+    const int tagged = wanted->ethertype && wanted->tagged;
+    if (tagged) {
+        /* The EtherType of a tagged frame is behind the tag. */
+        tag.hdr.eth_proto = rte_cpu_to_be_16(wanted->ethertype);
+        tag_mask.hdr.eth_proto = UINT16_MAX;
+    } else if (wanted->ethertype) {
         header.hdr.ether_type = rte_cpu_to_be_16(wanted->ethertype);
         mask.hdr.ether_type = UINT16_MAX;
     }
     const struct rte_flow_action_queue queue = {.index = wanted->queue};
-    const struct rte_flow_item item = {.type = RTE_FLOW_ITEM_TYPE_ETH, .spec = &header, .mask = &mask};
+    const struct rte_flow_item end = {.type = RTE_FLOW_ITEM_TYPE_END};
+    const struct rte_flow_item behind = {.type = RTE_FLOW_ITEM_TYPE_VLAN, .spec = &tag, .mask = &tag_mask};
+    const struct rte_flow_item pattern[] = {
+        {.type = RTE_FLOW_ITEM_TYPE_ETH, .spec = &header, .mask = &mask},
+        tagged ? behind : end,
+        end,
+    };
     const struct rte_flow_action action = {.type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &queue};
-    return create(port, &item, &action, why, room);
+    return create(port, pattern, &action, why, room);
 }
 
 int cxloe_dpdk_rule(uint16_t port, const struct cxloe_dpdk_rule *wanted, char *why, size_t room) {
@@ -220,9 +240,9 @@ int cxloe_dpdk_rule(uint16_t port, const struct cxloe_dpdk_rule *wanted, char *w
 static int hash(uint16_t port, char *why, size_t room) {
     /* All queues of the port, as drivers that hash addresses take no list of queues with a header. */
     const struct rte_flow_action_rss source = {.types = RTE_ETH_RSS_ETH | RTE_ETH_RSS_L2_SRC_ONLY};
-    const struct rte_flow_item item = {.type = RTE_FLOW_ITEM_TYPE_ETH};
+    const struct rte_flow_item pattern[] = {{.type = RTE_FLOW_ITEM_TYPE_ETH}, {.type = RTE_FLOW_ITEM_TYPE_END}};
     const struct rte_flow_action action = {.type = RTE_FLOW_ACTION_TYPE_RSS, .conf = &source};
-    return create(port, &item, &action, why, room);
+    return create(port, pattern, &action, why, room);
 }
 
 int cxloe_dpdk_hash(uint16_t port, char *why, size_t room) { return ALONE(hash(port, why, room)); }

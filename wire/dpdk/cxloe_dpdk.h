@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CXLOE_DPDK_VERSION 2u
+#define CXLOE_DPDK_VERSION 3u
 
 /* Most frames of one burst. */
 #define CXLOE_DPDK_BURST 32u
@@ -56,9 +56,11 @@ struct cxloe_dpdk_rule {
     uint8_t destination_mask[6];
     uint8_t source[6];
     uint8_t source_mask[6];
-    /* EtherType of the frames, which then have no tag; 0 for any, with a tag or without. */
+    /* EtherType of the frames; 0 for any, with a tag or without. */
     uint16_t ethertype;
     uint16_t queue;
+    /* For frames with an EtherType: 1 for those with a tag, 0 for those without. */
+    uint16_t tagged;
 };
 
 struct cxloe_dpdk_queue;
@@ -72,6 +74,10 @@ int cxloe_dpdk_start(int count, char **arguments, char *why, size_t room);
  * number of its port. */
 int cxloe_dpdk_find(const char *device, struct cxloe_dpdk_device *found, char *why, size_t room);
 
+/* Makes a port that is not open pass the frames of its rules and no others (isolated mode); the kernel gets the others if it
+ * has the card too. With `set` 0, frames of no rule come to the port again. Before cxloe_dpdk_open. */
+int cxloe_dpdk_isolate(uint16_t port, int set, char *why, size_t room);
+
 /* Configures and starts a port with `queues` queues of each direction. An MTU of 0 leaves the device's. */
 int cxloe_dpdk_open(uint16_t port, uint16_t queues, uint16_t mtu, char *why, size_t room);
 
@@ -81,7 +87,8 @@ void cxloe_dpdk_close(uint16_t port);
 /* Whether frames can pass. */
 int cxloe_dpdk_is_up(uint16_t port);
 
-/* Passes frames of an open port to a queue. Those of no rule go to any queue, with most drivers to the first. */
+/* Passes frames of an open port to a queue. Those of no rule go to any queue, with most drivers to the first, unless the port
+ * is isolated. */
 int cxloe_dpdk_rule(uint16_t port, const struct cxloe_dpdk_rule *rule, char *why, size_t room);
 
 /* Spreads the frames of an open port over its queues by a hash of their source addresses. */

@@ -187,7 +187,7 @@ fn judge_device(found: Option<Result<DeviceFacts, LinkError>>, queues: u32) -> C
             Check::fail(group, name, found, format!("lower --workers or --queues: {has} in all"))
         }
         // Only a device that is open shows whether it accepts rules.
-        Some(Ok(DeviceFacts { mac, queues: has, driver })) if queues > 1 => {
+        Some(Ok(DeviceFacts { mac, queues: has, driver, .. })) if queues > 1 => {
             Check::ok(group, name, format!("{mac}, driver {driver} with {has} queues"))
         }
         Some(Ok(DeviceFacts { mac, .. })) => Check::ok(group, name, mac.to_string()),
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_device_is_there_or_in_use() {
-        let facts = |queues| DeviceFacts { mac: Mac::default(), queues, driver: "net_ice".into() };
+        let facts = |queues| DeviceFacts { mac: Mac::default(), queues, driver: "net_ice".into(), up: false };
         assert_eq!(judge_device(None, 4).level, Level::Ok);
         assert_eq!(judge_device(Some(Ok(facts(1))), 1).found, Mac::default().to_string());
         assert!(judge_device(Some(Ok(facts(64))), 4).found.contains("driver net_ice with 64 queues"));

@@ -14,14 +14,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cxloe_net::ETHERNET_HEADER;
 use cxloe_wire::frame::Mac;
 
 use super::plugin::{DeviceInfo, Plugin, QUEUES_MAX, Rule};
-use super::steering::{Demand, Steerable, Steering, steer};
+use super::steering::{Demand, Steerable, Steered, Steering, steer};
 use crate::{LinkConfig, LinkError};
 
 /// Prefix of the name of an interface that is a device of DPDK.
@@ -32,6 +32,8 @@ const SHARED_MEMORY: &str = "net_memif";
 const MEMORY: u32 = 104;
 /// Size in megabytes of the memory for the buffers of a queue, at the largest MTU.
 const MEMORY_OF_QUEUE: u32 = 24;
+/// The kernel's drivers beside which DPDK uses a card (bifurcated drivers): the kernel keeps its interfaces.
+const KEEPING: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
 /// Error of a device that cannot have several queues.
 const ONE_QUEUE: &str = "it serves one queue: leave --workers and --queues at 1";
 
@@ -116,19 +118,52 @@ impl DeviceName {
         }
     }
 
-    /// Name of the card's interface, if the kernel keeps the card and has one interface for it. `sys` is the root of
-    /// sysfs.
-    pub fn kernel_interface(&self, sys: &Path) -> Option<String> {
+    /// Folder of the card below `sys`, the root of sysfs; `None` for a virtual device.
+    fn folder(&self, sys: &Path) -> Option<PathBuf> {
         let name = self.device.split(',').next().filter(|_| self.is_on_pci())?;
         let address = name.strip_prefix("pci:").unwrap_or(name);
         let address = match address.matches(':').count() {
             1 => format!("0000:{address}"),
             _ => address.to_owned(),
         };
-        let folder = sys.join("bus/pci/devices").join(address).join("net");
-        let mut interfaces = std::fs::read_dir(folder).ok()?.flatten();
+        Some(sys.join("bus/pci/devices").join(address))
+    }
+
+    /// Name of the card's interface, if the kernel keeps the card and has one interface for it. `sys` is the root of
+    /// sysfs.
+    pub fn kernel_interface(&self, sys: &Path) -> Option<String> {
+        let mut interfaces = std::fs::read_dir(self.folder(sys)?.join("net")).ok()?.flatten();
         let only = interfaces.next()?.file_name().into_string().ok()?;
         interfaces.next().is_none().then_some(only)
+    }
+
+    /// Whether the kernel has the card too, so that it wants some of its frames. `sys` is the root of sysfs.
+    fn stays_with_kernel(&self, sys: &Path) -> bool {
+        let driver = self.folder(sys).and_then(|folder| std::fs::read_link(folder.join("driver")).ok());
+        let name = driver.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+        name.is_some_and(|name| KEEPING.contains(&name))
+    }
+}
+
+/// Frames of a card that the kernel gets while a port is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelFrames {
+    /// None: DPDK has the card alone, or it is a virtual device.
+    None,
+    /// All that are not this protocol's.
+    Others,
+    /// At most those for other addresses than the port's, because the driver steers no single protocol.
+    OtherAddresses,
+}
+
+impl KernelFrames {
+    /// Text for the detail of a link.
+    pub fn describe(self) -> &'static str {
+        match self {
+            KernelFrames::None => "",
+            KernelFrames::Others => ", the kernel gets all other frames",
+            KernelFrames::OtherAddresses => ", the kernel gets no frames for this address",
+        }
     }
 }
 
@@ -160,6 +195,7 @@ struct PortUse {
     queues: u16,
     used: Vec<u16>,
     steering: Steering,
+    kernel: KernelFrames,
 }
 
 /// Use of a queue; dropping the value frees the queue, and stops the port with its last queue.
@@ -317,6 +353,7 @@ pub(super) struct TakenQueue {
     pub number: u16,
     pub in_use: QueueUse,
     pub steering: Steering,
+    pub kernel: KernelFrames,
 }
 
 /// Takes a queue of a device, the one that `config` names. A device that is not open yet is opened with all queues of
@@ -328,8 +365,8 @@ pub(super) fn take_queue(config: &LinkConfig, device: &Device) -> Result<TakenQu
         let number = config.queue as u16;
         let mut open = runtime.ports();
         if let std::collections::hash_map::Entry::Vacant(new) = open.entry(device.port) {
-            let steering = open_port(config, device, queues)?;
-            new.insert(PortUse { queues, used: Vec::new(), steering });
+            let (steering, kernel) = open_port(config, device, queues)?;
+            new.insert(PortUse { queues, used: Vec::new(), steering, kernel });
         }
         let port = open.get_mut(&device.port).expect("it was inserted");
         if port.queues != queues || number >= queues || port.used.contains(&number) {
@@ -339,7 +376,8 @@ pub(super) fn take_queue(config: &LinkConfig, device: &Device) -> Result<TakenQu
         }
         port.used.push(number);
         let in_use = QueueUse { runtime, port: device.port, queue: number };
-        Ok(TakenQueue { plugin: runtime.plugin, number, in_use, steering: port.steering })
+        let (steering, kernel) = (port.steering, port.kernel);
+        Ok(TakenQueue { plugin: runtime.plugin, number, in_use, steering, kernel })
     };
     take().map_err(|why| unsupported(&config.interface, why))
 }
@@ -354,25 +392,69 @@ fn queues(wanted: u32, has: u16) -> Result<u16, String> {
     }
 }
 
-/// Opens a port with `queues` queues, and makes it pass each frame to its queue.
-fn open_port(config: &LinkConfig, device: &Device, queues: u16) -> Result<Steering, String> {
+/// Opens a port with `queues` queues, and makes it pass each frame to its queue. A card that the kernel has too passes it
+/// all frames of other protocols, if its driver can do that.
+fn open_port(config: &LinkConfig, device: &Device, queues: u16) -> Result<(Steering, KernelFrames), String> {
+    if !device.name.stays_with_kernel(Path::new("/sys")) {
+        return Ok((configure(config, device, queues, false)?.steering, KernelFrames::None));
+    }
+    let (plugin, port) = (device.runtime.plugin, device.port);
+    let why = match plugin.isolate(port, true) {
+        Err(why) => why,
+        Ok(()) => match configure(config, device, queues, true) {
+            Ok(Steered { steering, any_protocol: false }) => return Ok((steering, KernelFrames::Others)),
+            Ok(Steered { steering, any_protocol: true }) => {
+                warn_of_loss(config, "its rules match no single protocol");
+                return Ok((steering, KernelFrames::OtherAddresses));
+            }
+            // An isolated port without rules would get no frames.
+            Err(why) => match plugin.isolate(port, false) {
+                Ok(()) => why,
+                Err(_) => return Err(why),
+            },
+        },
+    };
+    let steering = configure(config, device, queues, false)?.steering;
+    warn_of_loss(config, &why);
+    Ok((steering, KernelFrames::OtherAddresses))
+}
+
+fn warn_of_loss(config: &LinkConfig, why: &str) {
+    tracing::warn!(
+        interface = %config.interface, why,
+        "the kernel gets no frames for the address of this card while the node has it: do not reach the machine by it"
+    );
+}
+
+/// Opens a port and steers its frames. An `isolated` port has been made to pass only the frames of its rules.
+fn configure(config: &LinkConfig, device: &Device, queues: u16, isolated: bool) -> Result<Steered, String> {
     let (plugin, port) = (device.runtime.plugin, device.port);
     plugin.open(port, queues, device.name.mtu)?;
-    if queues == 1 {
-        return Ok(Steering::Single);
-    }
     let driver = device.info.driver();
-    if driver == SHARED_MEMORY {
-        return Ok(Steering::Pairs);
+    let without_rules = match queues {
+        1 if !isolated => Some(Steering::Single),
+        _ if driver == SHARED_MEMORY => Some(Steering::Pairs),
+        _ => None,
+    };
+    if let Some(steering) = without_rules {
+        return Ok(Steered { steering, any_protocol: true });
     }
     let addresses = config.addresses(Mac(device.info.mac));
-    let demand = Demand { queues, addresses, ethertype: config.ethertype, tagged: config.priority.is_some() };
+    let tagged = config.priority.is_some();
+    let demand = Demand { queues, addresses, ethertype: config.ethertype, tagged, isolated };
     let prepare = || {
-        let steering = steer(&OpenPort(plugin, port), &demand).map_err(|why| {
-            format!("{ONE_QUEUE}, as driver `{driver}` takes no rules for addresses ({why})")
+        let steered = steer(&OpenPort(plugin, port), &demand).map_err(|why| match queues {
+            1 => why,
+            _ => format!("{ONE_QUEUE}, as driver `{driver}` takes no rules for addresses ({why})"),
         })?;
-        let further = &demand.addresses[1..];
-        further.iter().try_for_each(|mac| plugin.accept(port, &mac.0)).map(|()| steering)
+        for mac in &demand.addresses[1..] {
+            let accepted = plugin.accept(port, &mac.0);
+            // The rules of an isolated port bring frames for every address that they name.
+            if !isolated {
+                accepted?;
+            }
+        }
+        Ok::<_, String>(steered)
     };
     prepare().inspect_err(|_| plugin.close(port))
 }
@@ -463,6 +545,24 @@ mod tests {
         assert_eq!(interface("dpdk:net_memif0,socket=/a:b"), None);
         std::fs::create_dir_all(net.join("enp3s1")).unwrap();
         assert_eq!(interface("dpdk:0000:03:00.0"), None, "it is not known which of its ports");
+    }
+
+    #[test]
+    fn a_card_stays_with_the_kernel_by_its_driver() {
+        let sys = tempfile::tempdir().unwrap();
+        let card = sys.path().join("bus/pci/devices/0000:03:00.0");
+        std::fs::create_dir_all(&card).unwrap();
+        let stays = |text: &str| DeviceName::parse(text).unwrap().stays_with_kernel(sys.path());
+        assert!(!stays("dpdk:0000:03:00.0"), "no driver has it");
+        for (driver, expected) in
+            [("mlx5_core", true), ("mlx4_core", true), ("mana", true), ("vfio-pci", false)]
+        {
+            let link = card.join("driver");
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(format!("../../drivers/{driver}"), link).unwrap();
+            assert_eq!(stays("dpdk:03:00.0,mtu=9000"), expected, "{driver}");
+        }
+        assert!(!stays("dpdk:net_memif0,socket=/a:b"));
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub struct DeviceFacts {
     pub queues: u16,
     /// Name of DPDK's driver.
     pub driver: String,
+    /// Whether frames can pass now: the port is open, and its link or the process at its other end is there.
+    pub up: bool,
 }
 
 /// Loads the plug-in and describes the device of a link, without opening it.
@@ -70,8 +72,9 @@ pub struct DeviceFacts {
 /// [`LinkError::Unsupported`]: the plug-in is missing or of another version, DPDK does not start, or there is
 /// no such device.
 pub fn look(config: &LinkConfig) -> Result<DeviceFacts, LinkError> {
-    let info = device::find(&config.interface, config.queues)?.info;
-    Ok(DeviceFacts { mac: Mac(info.mac), queues: info.queues, driver: info.driver() })
+    let device = device::find(&config.interface, config.queues)?;
+    let (info, up) = (&device.info, device.plugin().is_up(device.port));
+    Ok(DeviceFacts { mac: Mac(info.mac), queues: info.queues, driver: info.driver(), up })
 }
 
 /// Loads the plug-in and finds the device of an interface, for a process with `queues` links. Returns the device's
@@ -187,7 +190,7 @@ impl DpdkLink {
     pub fn open(config: &LinkConfig) -> Result<DpdkLink, LinkError> {
         let name = &config.interface;
         let device = device::find(name, config.queues)?;
-        let TakenQueue { plugin, number, in_use, steering } = device::take_queue(config, &device)?;
+        let TakenQueue { plugin, number, in_use, steering, kernel } = device::take_queue(config, &device)?;
         let queue = plugin.queue(device.port, number).ok_or_else(|| LinkError::Unsupported {
             backend: "dpdk",
             interface: name.clone(),
@@ -206,7 +209,7 @@ impl DpdkLink {
         };
         let info = LinkInfo {
             backend: "dpdk",
-            detail: format!("driver {}{speed}, {state}{place}", device.info.driver()),
+            detail: format!("driver {}{speed}, {state}{}{place}", device.info.driver(), kernel.describe()),
             interface: name.clone(),
             mac: Mac(device.info.mac).shard(config.shard()),
             mtu,
@@ -260,7 +263,7 @@ impl DpdkLink {
             let bytes = vlan::strip(bytes);
             let is_ours = bytes.len() >= ETHERNET_HEADER
                 && bytes[12..14] == self.ethertype
-                && (bytes[..6] == self.info.mac.0 || bytes[0] & 1 == 1);
+                && bytes[..6] == self.info.mac.0;
             if !is_ours {
                 self.counters.rx_foreign += 1;
                 continue;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 /// Version of the interface between program and plug-in; both must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Maximum number of frames that one call receives.
 pub const BURST: usize = 32;
 /// Maximum number of queues of a port.
@@ -79,15 +79,18 @@ pub struct Rule {
     pub destination_mask: [u8; 6],
     pub source: [u8; 6],
     pub source_mask: [u8; 6],
-    /// EtherType of the frames, which then have no tag; 0 for any, with a tag or without.
+    /// EtherType of the frames; 0 for any, with a tag or without.
     pub ethertype: u16,
     pub queue: u16,
+    /// For frames with an EtherType: 1 for those with a tag, 0 for those without.
+    pub tagged: u16,
 }
 
 /// Functions of the plug-in, with the signatures of `cxloe_dpdk.h`.
 pub struct Plugin {
     start: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut c_char, usize) -> c_int,
     find: unsafe extern "C" fn(*const c_char, *mut DeviceInfo, *mut c_char, usize) -> c_int,
+    isolate: unsafe extern "C" fn(u16, c_int, *mut c_char, usize) -> c_int,
     open: unsafe extern "C" fn(u16, u16, u16, *mut c_char, usize) -> c_int,
     close: unsafe extern "C" fn(u16),
     is_up: unsafe extern "C" fn(u16) -> c_int,
@@ -147,6 +150,7 @@ impl Plugin {
         Ok(Plugin {
             start: function!("start"),
             find: function!("find"),
+            isolate: function!("isolate"),
             open: function!("open"),
             close: function!("close"),
             is_up: function!("is_up"),
@@ -194,6 +198,16 @@ impl Plugin {
         // SAFETY: the text and the description outlive the call.
         let port = said(|why, room| unsafe { (self.find)(text.as_ptr(), &mut found, why, room) })?;
         Ok((port as u16, found))
+    }
+
+    /// Makes a port that is not open pass only the frames of its rules (isolated mode), or undoes that. The kernel gets
+    /// the other frames of a card that it has too.
+    ///
+    /// # Errors
+    /// The driver's reason.
+    pub fn isolate(&self, port: u16, set: bool) -> Result<(), String> {
+        // SAFETY: the call takes plain values.
+        said(|why, room| unsafe { (self.isolate)(port, set.into(), why, room) }).map(drop)
     }
 
     /// Configures and starts a port. With an `mtu` of 0 the device keeps its own.

@@ -109,7 +109,7 @@ impl PciCard {
             return Check::ok(group, name, "none by this card");
         }
         if self.hold() == Hold::Shared {
-            return Check::ok(group, name, format!("{found}: stays"));
+            return self.judge_kept_interfaces(&found);
         }
         let loss = format!(
             "what the kernel has by the card is gone once that is bound; {} brings it back",
@@ -128,6 +128,20 @@ impl PciCard {
             return Check::warn(group, name, found, advice);
         }
         Check::ok(group, name, format!("{found}: without an address"))
+    }
+
+    /// Judges the interfaces of a card that the kernel keeps: DPDK's drivers differ in the frames that they leave to it.
+    fn judge_kept_interfaces(&self, found: &str) -> Check {
+        let (group, name) = (Group::Interface, "kernel's interfaces");
+        if self.driver == "mlx5_core" {
+            return Check::ok(group, name, format!("{found}: keeps all frames but this node's"));
+        }
+        if !self.interfaces.iter().any(KernelInterface::is_used) {
+            return Check::ok(group, name, format!("{found}: stays, without an address"));
+        }
+        let advice = "reach the machine by another card: DPDK's driver takes all frames for this card's address while a node \
+                      has it";
+        Check::warn(group, name, found, advice)
     }
 
     fn judge_iommu(&self) -> Check {
@@ -273,7 +287,17 @@ mod tests {
             (found.level, found.found.as_str()),
             (Level::Fail, "enp3s0f0; enp3s0f0 (10.0.0.2, default route)")
         );
-        assert_eq!(judge("mlx5_core", default, true).level, Level::Ok);
+        let kept = judge("mlx5_core", default.clone(), true);
+        assert!(
+            kept.level == Level::Ok && kept.found.ends_with("keeps all frames but this node's"),
+            "{kept:?}"
+        );
+        // Drivers of DPDK that know no rule for a protocol.
+        for driver in ["mlx4_core", "mana"] {
+            let lost = judge(driver, default.clone(), false);
+            assert!(lost.level == Level::Warn && advice(&lost).contains("by another card"), "{lost:?}");
+            assert_eq!(judge(driver, vec![interface(&[], false)], false).level, Level::Ok);
+        }
     }
 
     #[test]
