@@ -343,6 +343,8 @@ uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_fr
     return whole;
 }
 
+int cxloe_dpdk_waiting(struct cxloe_dpdk_queue *queue) { return rte_eth_rx_queue_count(queue->port, queue->number); }
+
 void cxloe_dpdk_release(struct cxloe_dpdk_queue *queue) {
     if (queue->received) rte_pktmbuf_free_bulk(queue->rx, queue->received);
     queue->received = 0;

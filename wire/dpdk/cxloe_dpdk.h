@@ -119,6 +119,9 @@ void cxloe_dpdk_count(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_counters
 /* Receives up to `most` frames, which stay valid until cxloe_dpdk_release. */
 uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_frame *frames, uint32_t most);
 
+/* Frames that wait in the device's ring to be received; a negative number if its driver does not count them. */
+int cxloe_dpdk_waiting(struct cxloe_dpdk_queue *queue);
+
 /* Releases all frames received last. */
 void cxloe_dpdk_release(struct cxloe_dpdk_queue *queue);
 
