@@ -69,7 +69,8 @@ stress: test-build ## One test many times, at rest, with pauses and beside busy 
 test-build:
 	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb repo tshark python-protocol peers promtool tmux ethtool ansible kubernetes-validate openapi-python-client pytest dpdk
 	@wire/dpdk/build $(TARGET)/dpdk
-	@mkdir -p $(TARGET)/checked && ln -sfn ../dpdk/libcxloe_dpdk.so $(TARGET)/checked/libcxloe_dpdk.so
+	@mkdir -p $(TARGET)/checked/deps && ln -sfn ../dpdk/libcxloe_dpdk.so $(TARGET)/checked/libcxloe_dpdk.so
+	@ln -sfn ../../dpdk/libcxloe_dpdk.so $(TARGET)/checked/deps/libcxloe_dpdk.so
 	cargo build --profile checked --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the

@@ -34,6 +34,13 @@ pub struct LinkKind {
 }
 
 impl LinkKind {
+    /// A device of DPDK, which is a link of its own and leaves nothing to choose.
+    pub const DPDK: LinkKind = LinkKind { backend: Backend::Auto, encap: Encap::None };
+
+    pub fn is_dpdk(self) -> bool {
+        self == LinkKind::DPDK
+    }
+
     /// A raw link with `backend` that itself writes the headers of frames inside UDP.
     pub const fn encap(backend: Backend) -> LinkKind {
         LinkKind { backend, encap: Encap::Udp }
@@ -55,6 +62,7 @@ impl From<Backend> for LinkKind {
 impl fmt::Display for LinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.encap {
+            Encap::None if self.is_dpdk() => f.write_str("dpdk"),
             Encap::None => write!(f, "{}", self.backend),
             Encap::Udp => write!(f, "encap_{}", self.backend),
         }

@@ -21,6 +21,7 @@
 //! | [`pair`], [`star`] | the two fabrics that most tests use |
 //! | [`lines`] | content that depends on its address and its writer |
 //! | [`node`], [`cable`], [`raw`] | a daemon with a static map, a line port, one cable, a raw socket as a neighbour |
+//! | [`memif`] | memory between two processes in place of a cable, by DPDK, and processes that splice it to a cable |
 //! | [`browser`], [`guest`] | a headless Chromium, a virtual machine |
 //!
 //! A failing test prints, beside its reason, its last command with output, and the end of each daemon's log.
@@ -31,6 +32,7 @@ pub mod command;
 pub mod copies;
 pub mod guest;
 pub mod lines;
+pub mod memif;
 pub mod node;
 pub mod outcome;
 pub mod pair;

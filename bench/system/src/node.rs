@@ -10,11 +10,11 @@ use std::time::Duration;
 use cxloe_cn_core::attach::{STREAMS_DEFAULT, SessionKeys, SessionSettings};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, Route, RouteTarget};
-use cxloe_lab::{Lab, Process, program};
+use cxloe_lab::{Lab, Namespace, Process, program};
 use cxloe_link::keys::{SYSTEM, epoch_ns};
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Link, LinkConfig, UdpConfig, join_queues, open};
+use cxloe_link::{Link, LinkConfig, UdpConfig, dpdk, join_queues, open};
 use cxloe_port::port::Port;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PublicKey};
 use cxloe_wire::session::{NodeKey, Timing};
@@ -31,8 +31,8 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Starts a memory node on `interface`, with its files in `folder`, and waits until the node serves. Each
-    /// pair of `map` (CN id, bytes) gives a compute node this number of bytes, from CMem address 0 on.
+    /// Starts a memory node on `interface`, with its files in `folder`, and waits until the node serves. A node on a
+    /// device of DPDK runs in the namespace `mn`. Each pair of `map` (CN id, bytes) gives a compute node this number of bytes, from CMem address 0 on.
     ///
     /// # Errors
     /// Returns an error when the node does not start, or has ended.
@@ -102,7 +102,7 @@ impl MemoryNode {
             command.args(["--udp-peer", &format!("{cn}={CN_AT}")]);
         }
         Process::log_to(&mut command, &log)?;
-        let process = lab.spawn(lab.home_of(interface)?.name(), command)?;
+        let process = lab.spawn(home_of(lab, interface)?.map_or("mn", Namespace::name), command)?;
         let mut node = MemoryNode { process, log };
         eventually("mn-server serves", || {
             node.output_text().contains("serving name") || node.process.try_wait().is_ok_and(|s| s.is_some())
@@ -185,9 +185,22 @@ pub fn config_to(over: impl Into<LinkKind>, peer: Mac) -> LinkConfig {
     }
 }
 
-/// Opens a link on the interface of the lab that `config` names.
+/// Namespace of an interface of the lab; of a device of DPDK, that of the interface among its arguments, or `None` if it
+/// has none.
+fn home_of<'a>(lab: &'a Lab, interface: &str) -> Outcome<Option<&'a Namespace>> {
+    let named = match dpdk::is_device(interface) {
+        true => interface.split(',').find_map(|argument| argument.strip_prefix("iface=")),
+        false => Some(interface),
+    };
+    Ok(named.map(|name| lab.home_of(name)).transpose()?)
+}
+
+/// Opens a link on the interface of the lab that `config` names, or on a device of DPDK.
 pub fn link_on(lab: &Lab, config: &LinkConfig) -> Outcome<Box<dyn Link>> {
-    Ok(lab.home_of(&config.interface)?.enter(|| open(config))??)
+    match home_of(lab, &config.interface)? {
+        Some(home) => Ok(home.enter(|| open(config))??),
+        None => Ok(open(config)?),
+    }
 }
 
 /// Opens `queues` queues of the interface as one link.

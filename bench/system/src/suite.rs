@@ -3,13 +3,13 @@
 //! [`run`] runs a role if the program was started for one. Otherwise it makes sure that labs can be made, as root or in
 //! a private user namespace, and runs the tests of each [`Subject`]. The namespace has to be made before any thread
 //! starts; therefore these programs do not use Rust's own harness. A subject's tests may be run once more as the user
-//! `nobody`.
+//! `nobody`. A test may need a process of its own, which nextest gives to each, and Cargo to none.
 //!
 //! A failing test prints its reason, the latest command, and the end of each log that its daemons wrote.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use cxloe_lab::{LabPrivilege, LogScope, become_private_user_namespace, verdict};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -28,12 +28,21 @@ pub struct Test {
     run: Box<dyn FnOnce() -> Outcome + Send>,
     /// Set if only `make test-all` runs the test.
     long: bool,
+    /// Set if no other test may run in the same process.
+    alone: bool,
 }
 
 impl Test {
     /// A test that passes when `run` returns `Ok`.
     pub fn new(name: impl Into<String>, run: impl FnOnce() -> Outcome + Send + 'static) -> Test {
-        Test { name: name.into(), run: Box::new(run), long: false }
+        Test { name: name.into(), run: Box::new(run), long: false, alone: false }
+    }
+
+    /// Gives the test a process of its own; `why` is a note for readers of the source.
+    #[must_use]
+    pub fn alone(self, why: &str) -> Test {
+        debug_assert!(!why.is_empty());
+        Test { alone: true, ..self }
     }
 
     /// Restricts the test to `make test-all`; `why` is a note for readers of the source.
@@ -43,9 +52,15 @@ impl Test {
         Test { long: true, ..self }
     }
 
-    fn trial(self, subject: &str) -> Trial {
+    /// The test for the harness; `single` if this process runs no other.
+    fn trial(self, subject: &str, single: bool) -> Trial {
         let name = if subject.is_empty() { self.name } else { format!("{subject}::{}", self.name) };
-        let run = self.run;
+        let run: Box<dyn FnOnce() -> Outcome + Send> = if self.alone && !single {
+            let name = name.clone();
+            Box::new(move || passes_alone(&name))
+        } else {
+            self.run
+        };
         Trial::test(name, move || watched(run)).with_ignored_flag(self.long)
     }
 }
@@ -93,7 +108,7 @@ impl Subject {
         Subject { nobody_runs: names, ..self }
     }
 
-    fn trials(&self, standing: LabPrivilege) -> Vec<Trial> {
+    fn trials(&self, standing: LabPrivilege, single: bool) -> Vec<Trial> {
         let mut tests = (self.tests)(standing);
         if let Ok(only) = std::env::var(ONLY) {
             tests.retain(|test| only.split(',').any(|name| name == test.name));
@@ -111,7 +126,7 @@ impl Subject {
             let test = Test::new("ordinary_user_passes_too", passes);
             tests.push(Test { long: self.nobody_is_long, ..test });
         }
-        tests.into_iter().map(|test| test.trial(self.name)).collect()
+        tests.into_iter().map(|test| test.trial(self.name, single)).collect()
     }
 }
 
@@ -127,8 +142,9 @@ pub fn run(subjects: &[Subject], roles: &[Role]) -> ExitCode {
             return ExitCode::from(3);
         }
     };
-    let trials = subjects.iter().flat_map(|subject| subject.trials(standing)).collect();
     let mut arguments = Arguments::from_args();
+    let single = arguments.exact && arguments.filter.is_some();
+    let trials = subjects.iter().flat_map(|subject| subject.trials(standing, single)).collect();
     // One test at a time by default, because daemons spin on their CPUs.
     arguments.test_threads.get_or_insert(1);
     verdict(libtest_mimic::run(&arguments, trials).exit_code())
@@ -159,6 +175,14 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 pub fn all_are_run() -> bool {
     std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "all")
         || std::env::args().any(|argument| argument == "--include-ignored")
+}
+
+/// Runs the test with this name in a copy of the program, which runs no other.
+fn passes_alone(name: &str) -> Outcome {
+    let mut copy = Command::new(std::env::current_exe()?);
+    let output = copy.args(["--exact", name, "--include-ignored"]).output()?;
+    let passed = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+    ensure(output.status.success() && passed, command::output_text(&output))
 }
 
 fn ordinary_user_passes(subject: &str, tests: usize, only: &[&str], others: &[&str]) -> Outcome {

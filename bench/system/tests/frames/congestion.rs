@@ -7,14 +7,18 @@ use std::time::Duration;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, LabPrivilege};
 use cxloe_link::ethtool::Ethtool;
+use cxloe_link::limit::Rate;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::{Backend, LinkConfig, LinkError};
 use cxloe_port::port::Port;
 use cxloe_port::rate_control::RateControl;
+use cxloe_system::cable::LinkKind;
+use cxloe_system::memif::{self, by_dpdk};
 use cxloe_system::node::{MemoryNode, link_on, port};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{Outcome, cable::cable, ensure, eventually};
 use cxloe_wire::frame::{Mac, PfcVector};
+use tempfile::TempDir;
 
 pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
@@ -30,6 +34,8 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         }));
         tests.push(Test::new("xdp::a_long_queue_is_told", || a_long_queue_is_reported(Backend::Xdp)));
         tests.push(Test::new("xdp::a_nic_counter_slows", a_nic_counter_slows));
+        tests.push(by_dpdk("a_long_queue_is_told", a_long_queue_is_told_over_memory));
+        tests.push(by_dpdk("a_counter_of_the_device_slows", a_counter_of_the_device_slows));
     }
     tests
 }
@@ -58,8 +64,11 @@ fn vector(classes: &[u8], quanta: u16) -> PfcVector {
 
 /// A line port with rate control, whose frames have the PFC class `class`.
 fn paced(lab: &Lab, backend: Backend, class: u8, rates: &RateControl) -> Result<Port, Failed> {
-    let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
-    let mut port = port(link_on(lab, &config)?, MN, 0, BYTES, CacheConfig::OFF)?;
+    paced_on(lab, &LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") }, class, rates)
+}
+
+fn paced_on(lab: &Lab, config: &LinkConfig, class: u8, rates: &RateControl) -> Result<Port, Failed> {
+    let mut port = port(link_on(lab, config)?, MN, 0, BYTES, CacheConfig::OFF)?;
     let (now, info) = (port.clock().now(), port.link().info().clone());
     let signals = lab.home_of("cn0")?.enter(|| rates.apply(port.engine(), &info, class, now))??;
     port.set_signals(signals);
@@ -208,6 +217,46 @@ fn a_nic_counter_slows() -> Outcome {
     })?;
     port.close()?;
     ensure(node.end()?.success(), "the memory node failed")
+}
+
+/// A memory node with the options `more`, and a connected port with rate control, joined by shared memory. The lab comes
+/// with the folder of the node's files.
+fn joined(more: &[&str], rates: &RateControl) -> Result<(MemoryNode, Port, (Lab, TempDir)), Failed> {
+    let (lab, folder) = (lab()?, tempfile::tempdir()?);
+    let [cn, mn] = memif::interfaces(LinkKind::DPDK, folder.path(), CN, MN);
+    let node = MemoryNode::start_with(&lab, &mn, LinkKind::DPDK, &[(CN, BYTES)], folder.path(), more)?;
+    let mut port = paced_on(&lab, &LinkConfig::new(cn), 0, rates)?;
+    port.connect(cxloe_system::LIMIT)?;
+    Ok((node, port, (lab, folder)))
+}
+
+/// As over a cable, but without PFC frames, which a device of DPDK keeps from its link.
+fn a_long_queue_is_told_over_memory() -> Outcome {
+    // Frames come as fast as this program makes them, so that a queue grows while the memory node sleeps.
+    let rates = RateControl { link: Some(Rate::gbit_per_s(100)), ..RateControl::default() };
+    let (node, mut port, _lab) = joined(&["--congestion-threshold", "4"], &rates)?;
+    port.set_depth(400);
+    let written: Vec<u8> = (0..4096 * 64_u32).map(|i| ((i / 64) ^ i) as u8).collect();
+    let mut read = vec![0; written.len()];
+    eventually("a long queue is told", || {
+        let done = port.write_bytes(0, &written).and_then(|()| port.read_bytes(0, &mut read));
+        done.is_err() || port.engine().sessions()[0].counters.congestion > 0
+    })?;
+    ensure(written == read, "another line than was written")?;
+    let counters = port.engine().counters();
+    ensure(counters.pauses_mn > 0, format!("{counters:?}"))?;
+    memif::end(node, port)
+}
+
+/// A rising counter of a device of DPDK slows the pacer; this test uses one that rises with every frame.
+fn a_counter_of_the_device_slows() -> Outcome {
+    let counter = Some("rx_good_packets".into());
+    let rates = RateControl { trust_pfc: true, nic_counter: counter, ..RateControl::default() };
+    let (node, mut port, _lab) = joined(&[], &rates)?;
+    eventually("the counter's rise is noticed", || {
+        port.read(0).is_ok() && port.engine().counters().pauses_nic > 0
+    })?;
+    memif::end(node, port)
 }
 
 /// Errors name a counter that the NIC does not have, and a driver whose PFC counters are unknown.

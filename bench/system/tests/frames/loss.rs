@@ -10,11 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_lab::{Lab, LabPrivilege};
-use cxloe_link::{Backend, Middlewares, open_with};
+use cxloe_lab::{Lab, LabPrivilege, Process};
+use cxloe_link::{Backend, LinkConfig, Middlewares, open_with};
 use cxloe_measure::MeasuredRegion;
 use cxloe_port::port::Port;
 use cxloe_system::cable::{LinkKind, cable_for};
+use cxloe_system::memif::{self, by_dpdk, device, splice};
 use cxloe_system::node::{MemoryNode, config_to, port};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{LIMIT, Outcome, ensure};
@@ -71,6 +72,15 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
             tests.push(if every_day { test } else { test.long("more of the same") });
         }
     }
+    if root {
+        let over = LinkKind::DPDK;
+        tests.push(by_dpdk("a_short_flap_only_delays", move || a_short_flap_only_delays(over)));
+        for (name, plan) in PLANS {
+            let run = move || every_byte_is_right(over, plan, 16 * MIB);
+            let test = by_dpdk(&format!("every_byte_is_right_at_{name}"), run);
+            tests.push(if plan == PLANS[2].1 { test } else { test.long("more of the same") });
+        }
+    }
     tests
 }
 
@@ -82,21 +92,36 @@ fn flap(over: LinkKind) -> Test {
 struct Ends {
     target: MeasuredRegion,
     node: MemoryNode,
+    /// Processes that join shared memory to the cable; none if it joins the two ends.
+    splices: Vec<Process>,
+    over: LinkKind,
     _folder: TempDir,
 }
 
 impl Ends {
-    /// Connects the ends over `lab`; both apply the faults of `plan` to frames that they send.
+    /// Connects the ends over `lab`; both apply the faults of `plan` to frames that they send. Without a plan, the faults
+    /// are those of the cable, so that devices of DPDK are spliced to it.
     fn connect(lab: &Lab, over: LinkKind, plan: Option<&str>, bytes: u64) -> Result<Ends, Failed> {
         let folder = tempfile::tempdir()?;
         let of = |seed: u64| plan.map(|plan| format!("{plan},dir=tx,seed={seed}"));
         let more = of(5).map_or_else(Vec::new, |faults| vec!["--faults".to_owned(), faults]);
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
-        let node = MemoryNode::start_with(lab, "mn0", over, &[(CN, bytes)], folder.path(), &more)?;
+        let sockets = ["cn.sock", "mn.sock"].map(|name| folder.path().join(name));
+        let spliced = over.is_dpdk() && plan.is_none();
+        let [cn, mn] = match spliced {
+            true => [device(&sockets[0], "server", CN), device(&sockets[1], "server", MN)],
+            false => memif::interfaces(over, folder.path(), CN, MN),
+        };
+        let node = MemoryNode::start_with(lab, &mn, over, &[(CN, bytes)], folder.path(), &more)?;
         let faults = of(6).map(|faults| faults.parse()).transpose()?;
         let extras = Middlewares { faults, ..Middlewares::default() };
-        let config = config_to(over, MN);
+        let config = LinkConfig { interface: cn, ..config_to(over, MN) };
         let link = lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
+        let mut splices = Vec::new();
+        if spliced {
+            splices.push(splice(lab, "cn0", &sockets[0], MN)?);
+            splices.push(splice(lab, "mn0", &sockets[1], CN)?);
+        }
         let mut port = port(link, MN, HPA, bytes, CacheConfig::OFF)?;
         port.connect(LIMIT)?;
         let target = MeasuredRegion {
@@ -110,7 +135,7 @@ impl Ends {
             memory_node: None,
             interrupt: None,
         };
-        Ok(Ends { target, node, _folder: folder })
+        Ok(Ends { target, node, splices, over, _folder: folder })
     }
 
     fn counters(&mut self) -> Result<RequesterCounters, Failed> {
@@ -120,11 +145,19 @@ impl Ends {
 
     /// Ends the port and the memory node, which has to end without errors.
     fn end(self) -> Outcome {
+        if self.over.is_dpdk() && self.splices.is_empty() {
+            has_no_error(&self.node)?;
+            return memif::end(self.node, self.target.port);
+        }
         self.target.port.close()?;
-        let output_text = self.node.output_text();
-        ensure(!output_text.contains("panicked") && !output_text.contains("ERROR"), output_text)?;
+        has_no_error(&self.node)?;
         ensure(self.node.end()?.success(), "mn-server failed")
     }
+}
+
+fn has_no_error(node: &MemoryNode) -> Outcome {
+    let output_text = node.output_text();
+    ensure(!output_text.contains("panicked") && !output_text.contains("ERROR"), output_text)
 }
 
 fn lab(over: LinkKind) -> Result<Lab, Failed> {

@@ -9,10 +9,11 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, LabPrivilege};
 use cxloe_link::fault::FaultInjector;
-use cxloe_link::{Backend, Encap, Link, LinkConfig, join_queues};
+use cxloe_link::{Backend, Link, LinkConfig, join_queues};
 use cxloe_mn::admin::client::ask;
 use cxloe_port::port::{Port, PortError};
 use cxloe_system::cable::{CN_AT, LinkKind, cable_for};
+use cxloe_system::memif::{self, by_dpdk};
 use cxloe_system::node::{MemoryNode, config_to, link_on, port_of, queues_on};
 use cxloe_system::{LIMIT, Outcome, Test, ensure, text};
 use cxloe_wire::frame::Mac;
@@ -25,32 +26,33 @@ const QUEUES: u32 = 4;
 
 pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
-        Test::new("packet::every_worker_serves_its_pages", || serves(Backend::Packet, Encap::None)),
-        Test::new("udp::every_worker_serves_its_pages", || serves(Backend::Udp, Encap::None)),
-        Test::new("encap_packet::every_worker_serves_its_pages", || serves(Backend::Packet, Encap::Udp)),
+        Test::new("packet::every_worker_serves_its_pages", || serves(Backend::Packet.into())),
+        Test::new("udp::every_worker_serves_its_pages", || serves(Backend::Udp.into())),
+        Test::new("encap_packet::every_worker_serves_its_pages", || serves(LinkKind::encap(Backend::Packet))),
         Test::new("packet::losses_are_repaired_on_each_queue", losses_are_repaired),
         Test::new("packet::a_queue_that_ends_ends_the_node", a_queue_that_ends_ends_the_node),
         Test::new("packet::a_successor_with_fewer_queues_comes_after_all", a_successor_comes_after_all),
     ];
     if standing == LabPrivilege::Root {
-        tests.push(Test::new("xdp::every_worker_serves_its_pages", || serves(Backend::Xdp, Encap::None)));
+        tests.push(Test::new("xdp::every_worker_serves_its_pages", || serves(Backend::Xdp.into())));
+        tests.push(by_dpdk("every_worker_serves_its_pages", || serves(LinkKind::DPDK)));
     }
     tests
 }
 
-fn lab(backend: Backend) -> Outcome<Lab> {
-    let cable = cable_for(backend).queues(QUEUES);
+fn lab(over: impl Into<LinkKind>) -> Outcome<Lab> {
+    let cable = cable_for(over).queues(QUEUES);
     Ok(cable.mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
 fn node(lab: &Lab, backend: Backend, folder: &Path) -> Outcome<MemoryNode> {
-    node_inside(lab, backend, Encap::None, folder)
+    node_on(lab, "mn0", backend.into(), folder)
 }
 
-fn node_inside(lab: &Lab, backend: Backend, encap: Encap, folder: &Path) -> Outcome<MemoryNode> {
+fn node_on(lab: &Lab, interface: &str, over: LinkKind, folder: &Path) -> Outcome<MemoryNode> {
     let (socket, peer) = (folder.join("mn.sock"), format!("{CN}={CN_AT}"));
     let more = ["--workers", "4", "--socket", text(&socket), "--udp-peer", &peer];
-    MemoryNode::start_with(lab, "mn0", LinkKind { backend, encap }, &[(CN, REGION)], folder, &more)
+    MemoryNode::start_with(lab, interface, over, &[(CN, REGION)], folder, &more)
 }
 
 fn on(link: Box<dyn Link>) -> Outcome<Port> {
@@ -90,11 +92,12 @@ fn sessions(folder: &Path) -> Outcome<Vec<Vec<(String, u64)>>> {
     Ok(status.workers.iter().map(of).collect())
 }
 
-fn serves(backend: Backend, encap: Encap) -> Outcome {
-    let lab = lab(if encap == Encap::Udp { Backend::Udp } else { backend })?;
+fn serves(over: LinkKind) -> Outcome {
+    let lab = lab(over)?;
     let folder = tempfile::tempdir()?;
-    let node = node_inside(&lab, backend, encap, folder.path())?;
-    let config = LinkConfig { encap, ..config_to(backend, MN) };
+    let [cn, mn] = memif::interfaces(over, folder.path(), CN, MN);
+    let node = node_on(&lab, &mn, over, folder.path())?;
+    let config = LinkConfig { interface: cn, ..config_to(over, MN) };
     let mut port = on(queues_on(&lab, &config, QUEUES)?)?;
     for seed in 1..4 {
         check(&mut port, seed)?;
@@ -107,10 +110,13 @@ fn serves(backend: Backend, encap: Encap) -> Outcome {
     let busy = |executed: &u64| *executed > REGION / 4096 / u64::from(QUEUES);
     ensure(workers.iter().flatten().all(|(_, executed)| busy(executed)), format!("{workers:?}"))?;
     // Over UDP the kernel assigns the sockets' ports arbitrarily, so one worker may get several sessions.
-    let spread = backend == Backend::Udp || workers.iter().all(|worker| worker.len() == 1);
+    let spread = over.backend == Backend::Udp || workers.iter().all(|worker| worker.len() == 1);
     ensure(spread, format!("not a worker for each: {workers:?}"))?;
     let counters = port.link().counters();
     ensure(counters.rx_forged + counters.rx_foreign == 0, format!("{counters:?}"))?;
+    if over.is_dpdk() {
+        return memif::end(node, port);
+    }
     port.close()?;
     ensure(node.end()?.success(), "mn-server failed")
 }

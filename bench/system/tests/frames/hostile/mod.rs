@@ -6,6 +6,8 @@
 //! handshakes from addresses without a station, forged ends of sessions and pauses, first to the memory node, then to
 //! the compute node; inside UDP also invalid outer headers. Required: no wrong byte, no failed operation, bounded
 //! memory, and an orderly end.
+//!
+//! A node on a device of DPDK is attacked over a cable to which its memory is spliced; the other node uses packet rings.
 
 mod attacks;
 mod keys;
@@ -13,6 +15,7 @@ mod outer;
 mod work;
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -20,10 +23,11 @@ use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::EngineError;
-use cxloe_lab::{Lab, LabPrivilege};
+use cxloe_lab::{Lab, LabPrivilege, Process};
 use cxloe_link::{Backend, LinkConfig};
 use cxloe_port::port::{Port, PortError};
 use cxloe_system::cable::{CN_AT, LinkKind, MN_AT, cable, cable_for, ip};
+use cxloe_system::memif::{by_dpdk, device, splice};
 use cxloe_system::node::{MemoryNode, config_to, link_on, port};
 use cxloe_system::raw::{Outer, RawSocket};
 use cxloe_system::{Failed, Test};
@@ -65,6 +69,8 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     if standing == LabPrivilege::Root {
         tests.push(Test::new("xdp::echoes_stop_nobody", || echoes_stop_nobody(Backend::Xdp)));
         all.extend([Backend::Xdp.into(), LinkKind::encap(Backend::Xdp)]);
+        tests.push(by_dpdk("memory_node_withstands", || memory_node_withstands(LinkKind::DPDK)));
+        tests.push(by_dpdk("compute_node_withstands", || compute_node_withstands(LinkKind::DPDK)));
     }
     for over in all {
         let called = |name: &str| format!("{over}::{name}");
@@ -110,11 +116,24 @@ fn neighbour(lab: &Lab, over: LinkKind, interface: &str) -> Result<RawSocket, Fa
     })
 }
 
+/// Kind of link of a node that serves or uses one with a link of the kind `over`.
+fn other_end(over: LinkKind) -> LinkKind {
+    if over.is_dpdk() { Backend::Packet.into() } else { over }
+}
+
+/// Joins the memory of a node on a device of DPDK to the cable.
+fn spliced(lab: &Lab, over: LinkKind, interface: &str, socket: &Path, far: Mac) -> Outcome<Option<Process>> {
+    over.is_dpdk().then(|| splice(lab, interface, socket, far)).transpose()
+}
+
 fn memory_node_withstands(over: LinkKind) -> Outcome {
     let lab = lab_for(over)?;
     let folder = tempfile::tempdir()?;
-    let node = MemoryNode::start(&lab, "mn0", over, &[(CN, REGION)], folder.path())?;
-    let config = config_to(over, MN);
+    let socket = folder.path().join("memif.sock");
+    let interface = if over.is_dpdk() { device(&socket, "server", MN) } else { "mn0".to_owned() };
+    let node = MemoryNode::start(&lab, &interface, over, &[(CN, REGION)], folder.path())?;
+    let _splice = spliced(&lab, over, "mn0", &socket, CN)?;
+    let config = config_to(other_end(over), MN);
     // A raw socket at the memory node captures genuine frames of the compute node. Frames to an AF_XDP socket
     // bypass it, so that kind of link is attacked with invented frames only.
     let neighbour = neighbour(&lab, over, "cn0")?;
@@ -293,7 +312,10 @@ fn compute_node_withstands(over: LinkKind) -> Outcome {
     let node = MemoryNode::start(&lab, "mn0", theirs, &[(CN, REGION)], folder.path())?;
     let neighbour = neighbour(&lab, over, "mn0")?;
     let tap = lab.enter("cn", || RawSocket::open("cn0"))??;
-    let link = link_on(&lab, &config_to(over, MN))?;
+    let socket = folder.path().join("memif.sock");
+    let interface = if over.is_dpdk() { device(&socket, "server", CN) } else { "cn0".to_owned() };
+    let link = link_on(&lab, &LinkConfig { interface, ..config_to(over, MN) })?;
+    let _splice = spliced(&lab, over, "cn0", &socket, MN)?;
     let mut port = port(link, MN, HPA, REGION, CacheConfig::default())?;
     port.connect(LIMIT)?;
     let work = Work::start(port);

@@ -2,9 +2,10 @@
 //! and in order.
 //!
 //! Each backend is tested for the guarantees of the `Link` trait: packet rings and pnet as root and as an ordinary
-//! user, AF_XDP as root only. Raw sockets act as neighbours; processes that are killed, or that have no rights, are
-//! copies of this program.
+//! user, AF_XDP and devices of DPDK as root only. Raw sockets act as neighbours; processes that are killed, or that have
+//! no rights, are copies of this program.
 
+mod dpdk;
 mod promises;
 mod roles;
 mod traffic;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 use cxloe_lab::{Lab, LabPrivilege, Process};
 use cxloe_link::{Backend, Link, LinkConfig, LinkError, open};
+use cxloe_system::cable::LinkKind;
+use cxloe_system::memif::{SPLICE, by_dpdk, packet_device};
 use cxloe_system::node::link_on;
 use cxloe_system::raw::RawSocket;
 use cxloe_system::{Failed, Test};
@@ -29,6 +32,7 @@ use cxloe_system::{
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, MAX_FRAME_LIMIT, Mac};
 use nix::sys::signal::Signal;
 
+use dpdk::*;
 use promises::*;
 use roles::*;
 use traffic::*;
@@ -37,34 +41,50 @@ use xdp::*;
 /// Environment variable with the link that a copy of this program opens: backend and interface.
 const OPEN: &str = "CXLOE_TEST_OPEN";
 
+type ForKind = fn(LinkKind) -> Outcome;
 type ForBackend = fn(Backend) -> Outcome;
 
-pub const ROLES: &[Role] = &[("opener", opener), ("holder", holder)];
+/// Guarantees of every kind of link.
+const OF_ALL: [(&str, ForKind); 8] = [
+    ("frames_pass_whole_at_1500", |over| frames_pass_whole(over, 1500)),
+    ("frames_pass_whole_at_9000", |over| frames_pass_whole(over, 9000)),
+    ("pages_and_lines_take_turns", pages_and_lines_take_turns),
+    ("batches_keep_their_order", batches_keep_their_order),
+    ("slots_are_lent_once", slots_are_lent_once),
+    ("priority_is_a_tag_on_the_wire_only", priority_is_a_tag_on_the_wire_only),
+    ("frames_of_others_stay_out", frames_of_others_stay_out),
+    ("waiting_sleeps_and_wakes", waiting_sleeps_and_wakes),
+];
+
+/// Guarantees of links on interfaces of the kernel.
+const OF_INTERFACES: [(&str, ForBackend); 4] = [
+    ("losses_are_counted", losses_are_counted),
+    ("link_outlives_its_interface_going_down", link_outlives_its_interface_going_down),
+    ("errors_name_the_interface", errors_name_the_interface),
+    ("missing_rights_are_named", missing_rights_are_named),
+];
+
+pub const ROLES: &[Role] = &[("opener", opener), ("holder", holder), SPLICE];
 
 pub fn tests(standing: LabPrivilege) -> Vec<Test> {
-    let for_each: [(&str, ForBackend); 12] = [
-        ("frames_pass_whole_at_1500", |b| frames_pass_whole(b, 1500)),
-        ("frames_pass_whole_at_9000", |b| frames_pass_whole(b, 9000)),
-        ("pages_and_lines_take_turns", pages_and_lines_take_turns),
-        ("batches_keep_their_order", batches_keep_their_order),
-        ("slots_are_lent_once", slots_are_lent_once),
-        ("priority_is_a_tag_on_the_wire_only", priority_is_a_tag_on_the_wire_only),
-        ("frames_of_others_stay_out", frames_of_others_stay_out),
-        ("waiting_sleeps_and_wakes", waiting_sleeps_and_wakes),
-        ("losses_are_counted", losses_are_counted),
-        ("link_outlives_its_interface_going_down", link_outlives_its_interface_going_down),
-        ("errors_name_the_interface", errors_name_the_interface),
-        ("missing_rights_are_named", missing_rights_are_named),
-    ];
     let mut backends = vec![Backend::Packet, Backend::Pnet];
     if standing == LabPrivilege::Root {
         backends.push(Backend::Xdp);
     }
     let mut tests = Vec::new();
     for backend in backends {
-        for (name, test) in for_each {
+        for (name, test) in OF_ALL {
+            tests.push(Test::new(format!("{backend}::{name}"), move || test(backend.into())));
+        }
+        for (name, test) in OF_INTERFACES {
             tests.push(Test::new(format!("{backend}::{name}"), move || test(backend)));
         }
+    }
+    if standing == LabPrivilege::Root {
+        tests.extend(OF_ALL.map(|(name, test)| by_dpdk(name, move || test(LinkKind::DPDK))));
+        tests.push(by_dpdk("a_queue_is_seen", a_queue_is_seen));
+        let long = "frames_longer_than_a_buffer_are_lost";
+        tests.push(by_dpdk(long, frames_longer_than_a_buffer_are_lost));
     }
     tests.push(Test::new("packet::two_links_share_an_interface", two_links_share_an_interface));
     tests.push(Test::new("pnet::has_one_queue", pnet_has_one_queue));

@@ -1,15 +1,15 @@
-//! Guarantees that every kind of link gives.
+//! Guarantees that every kind of link gives, and those of links on interfaces of the kernel.
 
 use super::traffic::*;
 use super::*;
 
-pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
+pub fn frames_pass_whole(over: LinkKind, mtu: u32) -> Outcome {
     let lab = cable().mtu(mtu).build()?;
-    let [mut a, mut b] = ends(&lab, backend)?;
+    let [mut a, mut b] = ends(&lab, over)?;
     let (at_a, at_b) = (a.info().clone(), b.info().clone());
-    ensure(at_a.mtu == mtu as usize && at_a.backend == backend.to_string(), format!("{at_a:?}"))?;
+    ensure(at_a.mtu == mtu as usize && at_a.backend == over.to_string(), format!("{at_a:?}"))?;
     ensure(at_a.max_frame <= at_a.mtu + 14 && at_a.max_frame >= 1514, format!("{at_a:?}"))?;
-    if backend != Backend::Xdp {
+    if over.backend != Backend::Xdp {
         ensure(at_a.max_frame == at_a.mtu + 14, "less than the MTU carries")?;
     }
     // A page fits into one frame if the MTU permits.
@@ -38,9 +38,9 @@ pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
 
 /// Short frames alternate with pages until all rings have wrapped around several times, so that chunks are
 /// used in every order.
-pub fn pages_and_lines_take_turns(backend: Backend) -> Outcome {
+pub fn pages_and_lines_take_turns(over: LinkKind) -> Outcome {
     let lab = cable().mtu(9000).build()?;
-    let [mut a, mut b] = ends(&lab, backend)?;
+    let [mut a, mut b] = ends(&lab, over)?;
     let (from, to) = (a.info().mac, b.info().mac);
     for batch in 0..120_u64 {
         let len = |i: u64| if (i * i + batch).is_multiple_of(3) { MAX_FRAME_LIMIT } else { 60 + i as usize };
@@ -51,9 +51,9 @@ pub fn pages_and_lines_take_turns(backend: Backend) -> Outcome {
     ensure((got.rx_frames, got.rx_dropped, sent.tx_errors) == (4800, 0, 0), format!("{sent:?} {got:?}"))
 }
 
-pub fn batches_keep_their_order(backend: Backend) -> Outcome {
+pub fn batches_keep_their_order(over: LinkKind) -> Outcome {
     let lab = cable().build()?;
-    let [mut a, mut b] = ends(&lab, backend)?;
+    let [mut a, mut b] = ends(&lab, over)?;
     let (from, to) = (a.info().mac, b.info().mac);
     // Both rings wrap around several times; a veth can hold each batch (256 frames).
     for batch in 0..40_u64 {
@@ -78,9 +78,9 @@ pub fn batches_keep_their_order(backend: Backend) -> Outcome {
     ensure(calls <= 3 && came == 10, format!("{calls} frames at once, {came} in all"))
 }
 
-pub fn slots_are_lent_once(backend: Backend) -> Outcome {
+pub fn slots_are_lent_once(over: LinkKind) -> Outcome {
     let lab = cable().build()?;
-    let [mut a, mut b] = ends(&lab, backend)?;
+    let [mut a, mut b] = ends(&lab, over)?;
     let (from, to, max) = (a.info().mac, b.info().mac, a.info().max_frame);
     let tx = a.transmit();
     tx.commit(); // nothing was lent: nothing happens
@@ -102,9 +102,9 @@ pub fn slots_are_lent_once(backend: Backend) -> Outcome {
     ensure(a.counters().tx_frames == 2, format!("{:?}", a.counters()))
 }
 
-pub fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
+pub fn priority_is_a_tag_on_the_wire_only(over: LinkKind) -> Outcome {
     let lab = cable().build()?;
-    let mut a = link_on(&lab, &LinkConfig { priority: Some(5), ..config(backend, "cn0") })?;
+    let mut a = link_on(&lab, &LinkConfig { priority: Some(5), ..config_of(over, "cn0") })?;
     let neighbour = lab.enter("mn", || RawSocket::open("mn0"))??;
     let b = link_on(&lab, &config(Backend::Packet, "mn0"))?;
     let (from, to, max) = (a.info().mac, b.info().mac, a.info().max_frame);
@@ -129,16 +129,16 @@ pub fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
     }
     // A link removes the 802.1Q tag of received frames, whether it adds tags to its own frames or not.
     for priority in [None, Some(2)] {
-        let mut b = link_on(&lab, &LinkConfig { priority, ..config(backend, "mn0") })?;
+        let mut b = link_on(&lab, &LinkConfig { priority, ..config_of(over, "mn0") })?;
         pass(&mut *a, &mut *b, &sent)?;
     }
     Ok(())
 }
 
-pub fn frames_of_others_stay_out(backend: Backend) -> Outcome {
+pub fn frames_of_others_stay_out(over: LinkKind) -> Outcome {
     let lab = cable().build()?;
     let neighbour = lab.enter("cn", || RawSocket::open("cn0"))??;
-    let mut link = link_on(&lab, &config(backend, "mn0"))?;
+    let (_splice, mut link) = link_at(&lab, over, "mn0")?;
     let (own, from) = (link.info().mac, Mac([2, 0, 0, 0, 9, 9]));
     let mut near = own;
     near.0[5] ^= 1;
@@ -163,9 +163,9 @@ pub fn frames_of_others_stay_out(backend: Backend) -> Outcome {
     ensure(more == 0 && counters.rx_frames == 3, format!("{more} more frames; {counters:?}"))
 }
 
-pub fn waiting_sleeps_and_wakes(backend: Backend) -> Outcome {
+pub fn waiting_sleeps_and_wakes(over: LinkKind) -> Outcome {
     let lab = cable().build()?;
-    let [mut a, mut b] = ends(&lab, backend)?;
+    let [mut a, mut b] = ends(&lab, over)?;
     sleeps(&mut *b)?;
     let frame = ours(b.info().mac, a.info().mac, 60, 1);
     let waits = std::thread::spawn(move || -> Result<usize, LinkError> {
@@ -225,7 +225,7 @@ pub fn losses_are_counted(backend: Backend) -> Outcome {
 
 pub fn link_outlives_its_interface_going_down(backend: Backend) -> Outcome {
     let lab = cable().build()?;
-    let [mut a, mut b] = ends(&lab, backend)?;
+    let [mut a, mut b] = ends(&lab, backend.into())?;
     let (at_a, at_b) = (a.info().mac, b.info().mac);
     pass(&mut *a, &mut *b, &[ours(at_b, at_a, 60, 1)])?;
     lab.link_down("mn0")?;

@@ -6,9 +6,20 @@ pub fn config(backend: Backend, interface: &str) -> LinkConfig {
     LinkConfig { backend, ..LinkConfig::new(interface) }
 }
 
-/// Opens links of one backend at both ends of the cable.
-pub fn ends(lab: &Lab, backend: Backend) -> Result<[Box<dyn Link>; 2], Failed> {
-    Ok([link_on(lab, &config(backend, "cn0"))?, link_on(lab, &config(backend, "mn0"))?])
+/// Configuration of a link at an end of the cable.
+pub fn config_of(over: LinkKind, interface: &str) -> LinkConfig {
+    match over.is_dpdk() {
+        true => LinkConfig::new(packet_device(interface)),
+        false => config(over.backend, interface),
+    }
+}
+
+/// Opens links of one kind at both ends of the cable, or of shared memory in its place.
+pub fn ends(lab: &Lab, over: LinkKind) -> Result<[Box<dyn Link>; 2], Failed> {
+    if over.is_dpdk() {
+        return ends_of_memory(lab);
+    }
+    Ok([link_on(lab, &config_of(over, "cn0"))?, link_on(lab, &config_of(over, "mn0"))?])
 }
 
 /// A frame whose bytes are derived from its number.
