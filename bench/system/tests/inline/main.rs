@@ -18,7 +18,8 @@ use cxloe_lab::{Lab, LabPrivilege, Process};
 use cxloe_link::{Backend, LinkConfig, Middlewares, open_with};
 use cxloe_port::inline::{InlineOptions, InlinePort, InlineRegion};
 use cxloe_port::port::Port;
-use cxloe_system::cable::cable_for;
+use cxloe_system::cable::{LinkKind, cable_for};
+use cxloe_system::memif::{self, by_dpdk};
 use cxloe_system::node::{MemoryNode, config_to, port};
 use cxloe_system::{Failed, Subject, Test, run};
 use cxloe_system::{LIMIT, Outcome, Role, copy_as, ensure, eventually};
@@ -102,8 +103,8 @@ fn main() -> ExitCode {
 
 fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
-        Test::new("packet::records_survive_eviction", || records_survive(Backend::Packet, None, 4000)),
-        Test::new("packet::records_survive_losses", || records_survive(Backend::Packet, LOSSY, 1500)),
+        Test::new("packet::records_survive_eviction", || records_survive(Backend::Packet.into(), None, 4000)),
+        Test::new("packet::records_survive_losses", || records_survive(Backend::Packet.into(), LOSSY, 1500)),
         Test::new("readers_in_steps_are_served_ahead", readers_in_steps_are_served_ahead),
         Test::new("the_handler_allocates_nothing", the_handler_allocates_nothing),
         Test::new("the_kernel_is_refused_and_says_so", the_kernel_is_refused_and_says_so),
@@ -113,22 +114,26 @@ fn tests(standing: LabPrivilege) -> Vec<Test> {
         Test::new("more_threads_than_stacks", stacks::more_threads_than_stacks),
         Test::new("a_child_leaves_the_mapping_alone", a_child_leaves_the_mapping_alone),
     ];
-    let two = |backend, faults| move || several::two_over_one_port(backend, faults);
-    tests.push(Test::new("packet::two_regions_over_one_port", two(Backend::Packet, None)));
-    tests.push(Test::new("packet::two_regions_survive_losses", two(Backend::Packet, LOSSY)));
-    tests.push(Test::new("udp::two_regions_over_one_port", two(Backend::Udp, None)));
+    let two = |over, faults| move || several::two_over_one_port(over, faults);
+    tests.push(Test::new("packet::two_regions_over_one_port", two(Backend::Packet.into(), None)));
+    tests.push(Test::new("packet::two_regions_survive_losses", two(Backend::Packet.into(), LOSSY)));
+    tests.push(Test::new("udp::two_regions_over_one_port", two(Backend::Udp.into(), None)));
     tests.push(Test::new("a_port_has_places_for_so_many", several::a_port_has_places_for_so_many));
     let comes = several::regions_come_and_go_over_one_interface;
     tests.push(Test::new("regions_come_and_go_over_one_interface", comes));
     let within = several::a_region_comes_while_a_thread_faults_within_the_allocator;
     tests.push(Test::new("a_region_comes_while_a_thread_faults_within_the_allocator", within));
-    tests.push(Test::new("udp::records_survive_eviction", || records_survive(Backend::Udp, None, 2000)));
-    tests.push(Test::new("udp::records_survive_losses", || records_survive(Backend::Udp, LOSSY, 1000)));
+    let udp = |faults, each| move || records_survive(Backend::Udp.into(), faults, each);
+    tests.push(Test::new("udp::records_survive_eviction", udp(None, 2000)));
+    tests.push(Test::new("udp::records_survive_losses", udp(LOSSY, 1000)));
     if standing == LabPrivilege::Root {
-        let xdp = || records_survive(Backend::Xdp, None, 4000);
+        let xdp = || records_survive(Backend::Xdp.into(), None, 4000);
         tests.push(Test::new("xdp::records_survive_eviction", xdp));
-        tests.push(Test::new("xdp::two_regions_over_one_port", two(Backend::Xdp, None)));
-        let long = || records_survive(Backend::Packet, LOSSY, 400_000);
+        tests.push(Test::new("xdp::two_regions_over_one_port", two(Backend::Xdp.into(), None)));
+        let memory = || records_survive(LinkKind::DPDK, None, 1000);
+        tests.push(by_dpdk("records_survive_eviction", memory));
+        tests.push(by_dpdk("two_regions_over_one_port", two(LinkKind::DPDK, None)));
+        let long = || records_survive(Backend::Packet.into(), LOSSY, 400_000);
         tests.push(Test::new("packet::records_survive_for_minutes", long).long("minutes of the same"));
     }
     tests
@@ -140,22 +145,26 @@ const LOSSY: Option<&str> = Some("drop=1%,dup=0.5%,reorder=0.5%,corrupt=0.2%,dir
 struct Rig {
     lab: Lab,
     node: Option<MemoryNode>,
+    /// Interface of the compute node.
+    interface: String,
     folder: TempDir,
 }
 
 impl Rig {
-    fn new(backend: Backend, faults: Option<&str>) -> Result<Rig, Failed> {
-        let lab = cable_for(backend).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
+    fn new(over: impl Into<LinkKind>, faults: Option<&str>) -> Result<Rig, Failed> {
+        let over = over.into();
+        let lab = cable_for(over).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
         let folder = tempfile::tempdir()?;
         let more: Vec<&str> = faults.map_or_else(Vec::new, |faults| vec!["--faults", faults]);
-        let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, BYTES)], folder.path(), &more)?;
-        Ok(Rig { lab, node: Some(node), folder })
+        let [interface, mn] = memif::interfaces(over, folder.path(), CN, MN);
+        let node = MemoryNode::start_with(&lab, &mn, over, &[(CN, BYTES)], folder.path(), &more)?;
+        Ok(Rig { lab, node: Some(node), interface, folder })
     }
 
-    fn port(&self, backend: Backend, faults: Option<&str>) -> Result<Port, Failed> {
+    fn port(&self, over: LinkKind, faults: Option<&str>) -> Result<Port, Failed> {
         let faults = faults.map(str::parse).transpose()?;
         let extras = Middlewares { faults, ..Middlewares::default() };
-        let config = config_to(backend, MN);
+        let config = LinkConfig { interface: self.interface.clone(), ..config_to(over, MN) };
         let link = self.lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
         let mut port = port(link, MN, HPA, BYTES, CacheConfig::OFF)?;
         port.connect(LIMIT)?;
@@ -166,10 +175,11 @@ impl Rig {
         Ok(self.inline(Backend::Packet, None)?.map(HPA, BYTES, options)?)
     }
 
-    fn inline(&self, backend: Backend, faults: Option<&str>) -> Result<InlinePort, Failed> {
-        Ok(InlinePort::new(self.port(backend, faults)?)?)
+    fn inline(&self, over: impl Into<LinkKind>, faults: Option<&str>) -> Result<InlinePort, Failed> {
+        Ok(InlinePort::new(self.port(over.into(), faults)?)?)
     }
 
+    /// Ends the memory node, also while a port to it is open that no thread uses.
     fn end(mut self) -> Outcome {
         let status = self.node.take().ok_or("it was killed")?.end()?;
         ensure(status.success(), format!("mn-server ended with {status}"))
@@ -202,9 +212,9 @@ fn seal(record: usize, version: u64, word: usize) -> u64 {
 
 /// Threads access random records and check them against their last writes; each page has records of several
 /// threads. At the end the memory node holds all last writes.
-fn records_survive(backend: Backend, faults: Option<&str>, each: usize) -> Outcome {
-    let rig = Rig::new(backend, faults)?;
-    let inline = rig.inline(backend, faults)?;
+fn records_survive(over: LinkKind, faults: Option<&str>, each: usize) -> Outcome {
+    let rig = Rig::new(over, faults)?;
+    let inline = rig.inline(over, faults)?;
     let region = inline.map(HPA, BYTES, local(LOCAL))?;
     let words = &region[..];
     let records = WORDS / RECORD;

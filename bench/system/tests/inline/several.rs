@@ -11,6 +11,7 @@ use cxloe_link::{Backend, LinkConfig, Middlewares};
 use cxloe_port::connect::{Access, ConnectOptions, Connected};
 use cxloe_port::inline::{InlineError, InlineRegion, SPACES_MAX};
 use cxloe_port::rate_control::RateControl;
+use cxloe_system::cable::LinkKind;
 use cxloe_system::pair::{Pair, REGION};
 use cxloe_system::{Failed, LIMIT, Outcome, ensure, text};
 
@@ -61,9 +62,9 @@ fn add_in(regions: &[(&InlineRegion, u64)], rounds: std::ops::Range<u64>) -> Out
 }
 
 /// Each half of a port's memory is a region: the region that was mapped first is unmapped first, and mapped again.
-pub fn two_over_one_port(backend: Backend, faults: Option<&str>) -> Outcome {
-    let rig = Rig::new(backend, faults)?;
-    let port = rig.inline(backend, faults)?;
+pub fn two_over_one_port(over: LinkKind, faults: Option<&str>) -> Outcome {
+    let rig = Rig::new(over, faults)?;
+    let port = rig.inline(over, faults)?;
     let first = port.map(HPA, HALF, local(LOCAL))?;
     let second = port.map(HPA + HALF, HALF, local(LOCAL))?;
     add_in(&[(&first, 1), (&second, 2)], 0..2)?;

@@ -8,12 +8,22 @@ use std::process::Command;
 use cxloe_client::client;
 use cxloe_client::mapping::{MapOptions, Mapping};
 use cxloe_lab::program;
+use cxloe_system::memif;
 use cxloe_system::pair::*;
 
 /// Value of the option `-i` for a node with this MAC address on `net_memif`.
 fn device(rig: &Pair, role: &str, mac: &str, more: &str) -> String {
-    let socket = rig.path("memif.sock");
-    format!("dpdk:net_memif0,role={role},socket={},socket-abstract=no,mac={mac}{more}", socket.display())
+    memif::device(&rig.path("memif.sock"), role, mac) + more
+}
+
+/// Starts a memory node on `net_memif`, with further arguments of the device and further options.
+fn start_mn(rig: &Pair, more: &str, options: &[&str]) -> Outcome {
+    rig.start_mn_with("file", &[&["-i", &device(rig, "server", MN, more)], options].concat())
+}
+
+/// Starts an agent at the other end of the memory.
+fn start_agent(rig: &Pair, more: &str, options: &[&str]) -> Outcome {
+    rig.start_agent(&[&["-i", &device(rig, "client", CN, more), "--cache-size", "0"], options].concat())
 }
 
 /// Starts the daemons on `net_memif`, with further arguments of the device and further options of the nodes.
@@ -21,9 +31,8 @@ fn started(more: &str, mn: &[&str], agent: &[&str]) -> Outcome<Pair> {
     let mut rig = Pair::bare()?;
     rig.link = "auto";
     rig.start_gmm()?;
-    rig.start_mn_with("file", &[&["-i", &device(&rig, "server", MN, more)], mn].concat())?;
-    let client = device(&rig, "client", CN, more);
-    rig.start_agent(&[&["-i", &client, "--cache-size", "0"], agent].concat())?;
+    start_mn(&rig, more, mn)?;
+    start_agent(&rig, more, agent)?;
     Ok(rig)
 }
 
@@ -103,8 +112,30 @@ pub fn another_number_of_queues_does_not_connect() -> Outcome {
     rig.says("agent", "no process is at the other end of the shared memory")
 }
 
-/// Either node is killed and started again. The frames use a cable, because `net_memif` unmaps the shared memory when
-/// one process ends, even while the other process reads it.
+/// Either node is killed and started again; the other one goes on. The driver unmaps the memory even while the other end
+/// receives, so that the nodes sleep, and almost never receive.
+pub fn an_end_of_shared_memory_may_go_and_come_back() -> Outcome {
+    const SLEEPS: &[&str] = &["--wait", "sleep"];
+    cxloe_lab::expect_error("has not answered within the limit");
+    let rig = started("", SLEEPS, SLEEPS)?;
+    rig.create_region("scratch")?;
+    let (mut port, hpa) = rig.written(65)?;
+    rig.kill("mn")?;
+    rig.says("agent", "no process is at the other end of the shared memory")?;
+    failure(&mut port, hpa)?;
+    start_mn(&rig, "", SLEEPS)?;
+    recovered(&mut port, hpa)?;
+    eventually("every line is served again", || verify(&mut port, hpa, 65).ok())?;
+    drop(port);
+    rig.kill("agent")?;
+    start_agent(&rig, "", SLEEPS)?;
+    let mut port = rig.connect()?;
+    recovered(&mut port, hpa)?;
+    verify(&mut port, hpa, 65)
+}
+
+/// Either node is killed and started again while the other receives all the time. The frames use a cable, because
+/// `net_memif` unmaps the shared memory when one process ends, even while the other process reads it.
 pub fn both_ends_may_end_and_come_back() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let mut rig = Pair::bare()?;

@@ -34,6 +34,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         dpdk::a_queue_for_each_worker,
         dpdk::two_queues_of_one_worker,
         dpdk::another_number_of_queues_does_not_connect,
+        dpdk::an_end_of_shared_memory_may_go_and_come_back,
         dpdk::both_ends_may_end_and_come_back,
         dpdk::what_is_missing_is_named,
         queues::lines_over_four_queues,
