@@ -67,7 +67,7 @@ stress: test-build ## One test many times, at rest, with pauses and beside busy 
 # `checked`: what runs is optimised as a release is.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb repo tshark python-protocol peers promtool tmux ethtool ansible kubernetes-validate openapi-python-client pytest dpdk
+	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb repo tshark python-protocol peers promtool tmux ethtool ansible kubernetes-validate openapi-python-client pytest dpdk dpdk-cards
 	@wire/dpdk/build $(TARGET)/dpdk
 	@mkdir -p $(TARGET)/checked/deps && ln -sfn ../dpdk/libcxloe_dpdk.so $(TARGET)/checked/libcxloe_dpdk.so
 	@ln -sfn ../../dpdk/libcxloe_dpdk.so $(TARGET)/checked/deps/libcxloe_dpdk.so

@@ -55,6 +55,8 @@ is_here() {
         # Packages of the system's own Python, where another comes first as well.
         # The driver that the tests use, and a header that DPDK's include; the driver's folder has the version in its name.
         dpdk) ls /usr/lib/*/dpdk/pmds-*/librte_net_memif.so* /usr/include/bsd/string.h >/dev/null 2>&1 ;;
+        # Drivers of DPDK for the cards that QEMU emulates.
+        dpdk-cards) ls /usr/lib/*/dpdk/pmds-*/librte_net_e1000.so* /usr/lib/*/dpdk/pmds-*/librte_net_virtio.so* /usr/lib/*/dpdk/pmds-*/librte_net_vmxnet3.so* >/dev/null 2>&1 ;;
         numpy | cryptography) /usr/bin/python3 -c "import $1" 2>/dev/null || python3 -c "import $1" 2>/dev/null ;;
         venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         php-*) php -m 2>/dev/null | grep -qix "${1#php-}" ;;
@@ -166,6 +168,7 @@ packages_of() {
         node) echo nodejs ;;
         php-xml | php-mbstring) echo "$1" ;;
         dpdk) for library in net-memif net-af-packet mempool-ring; do latest_package "librte-$library"; done && echo libbsd-dev ;;
+        dpdk-cards) for library in e1000- virtio vmxnet3-; do latest_package "librte-net-$library"; done ;;
         bwrap) echo bubblewrap ;;
         qemu-img | qemu-io) echo qemu-utils ;;
         nbd-client) echo nbd-client ;;

@@ -2,6 +2,7 @@
 //! boots in about ten seconds. Every wait is bounded.
 
 mod cxl;
+mod dpdk;
 mod nbd;
 mod rdma;
 
@@ -18,6 +19,10 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         nbd::kernel_swaps_and_mounts,
         cxl::device_serves_what_fits,
     ];
+    let cards = |mn, cn| move || dpdk::nodes_have_cards_of_their_own(mn, cn);
+    tests.push(Test::new("dpdk::e1000e_and_virtio", cards(&dpdk::E1000E, &dpdk::VIRTIO)));
+    let more = Test::new("dpdk::vmxnet3", cards(&dpdk::VMXNET3, &dpdk::VMXNET3));
+    tests.push(more.long("the same with other cards"));
     let peer = Test::new("rdma::soft_roce_beside_this_system", rdma::soft_roce_beside_this_system);
     tests.push(peer.long("a comparison in an emulated machine"));
     tests
