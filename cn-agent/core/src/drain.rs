@@ -236,6 +236,7 @@ impl Drains {
 #[cfg(test)]
 mod tests {
     use cxloe_fabric::model::{Release, UnbindOption};
+    use cxloe_net::Link;
 
     use super::*;
     use crate::attach::tests::Node;
@@ -278,7 +279,7 @@ mod tests {
         let (mut node, mut drains, region) = reclaimed(true);
         drains.drain(&mut node.engine, region, 7, Time::ZERO);
         assert!(advance(&mut node, &mut drains, Time::ZERO).is_some());
-        let almost = Time::ZERO + LIMIT - Duration::from_nanos(1);
+        let almost = Time::ZERO + (LIMIT - Duration::from_nanos(1));
         assert!(advance(&mut node, &mut drains, almost).is_none());
         assert_eq!(node.read(HPA), EngineError::Busy);
         assert!(advance(&mut node, &mut drains, Time::ZERO + LIMIT).is_none());

@@ -219,7 +219,7 @@ pub(super) struct Step<'a> {
 
 impl Step<'_> {
     /// Takes one step of the program, unless a violation was found before.
-    fn check<T: Default>(
+    pub fn check<T: Default>(
         &mut self,
         step: impl FnOnce(&mut Program, NodeContext<'_>, &mut Tally) -> Result<T, InvariantViolation>,
     ) -> T {
