@@ -23,6 +23,7 @@ pub mod keys;
 pub mod moves;
 pub mod outages;
 pub mod standard;
+mod star;
 pub mod survival;
 mod versions;
 pub mod workers;

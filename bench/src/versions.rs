@@ -1,6 +1,8 @@
 //! Content of a line in each of its versions, and the versions that a line may have while its writes can fail: from the
 //! last acknowledged one to the last attempted one.
 
+use std::error::Error;
+
 /// Versions that a line may contain: from the last acknowledged one to the last attempted one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Versions {
@@ -14,6 +16,43 @@ impl Versions {
         let version = u32::from_le_bytes([line[0], line[1], line[2], line[3]]);
         let may_be = (self.answered..=self.tried).contains(&version);
         (may_be && *line == content(at, version)).then_some(version)
+    }
+}
+
+/// Number of lines that were found wrong, and the first of them for the error.
+#[derive(Debug, Default)]
+pub struct WrongLines {
+    count: u64,
+    first: Option<String>,
+}
+
+impl WrongLines {
+    /// Compares `lines`, read from line number `first` on, with the versions that they may have; returns how many of
+    /// them are wrong.
+    pub fn judge(&mut self, first: u64, versions: &mut [Versions], lines: &[[u8; 64]]) -> u64 {
+        let before = self.count;
+        for ((at, versions), line) in (first..).zip(versions).zip(lines) {
+            match versions.judge(at, line) {
+                // After a version was read, no later read may return an earlier version.
+                Some(version) => versions.answered = version,
+                None => {
+                    self.count += 1;
+                    self.first.get_or_insert_with(|| {
+                        format!("line {at} begins with {:02x?}, of {versions:?}", &line[..8])
+                    });
+                }
+            }
+        }
+        self.count - before
+    }
+
+    /// # Errors
+    /// A line was wrong.
+    pub fn check(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        match &self.first {
+            Some(wrong) => Err(format!("{} lines were wrong; the first: {wrong}", self.count).into()),
+            None => Ok(()),
+        }
     }
 }
 

@@ -11,27 +11,22 @@
 
 #![expect(unsafe_code, reason = "a touch of a page is a volatile read")]
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::path::Path;
 
 use cxloe_client::client::{self, Client};
 use cxloe_client::mapping::{MapOptions, Mapping};
-use cxloe_fabric::api::CreateRegion;
-use cxloe_fabric::model::{CnId, Health, Name};
-use cxloe_lab::{Interrupt, Lab, Process, program};
+use cxloe_fabric::model::Protection;
+use cxloe_lab::Interrupt;
 use cxloe_wire::random::Random;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::eventually::eventually;
+use crate::star::{LIMIT, Star};
 
 /// Any failure of a run.
 pub type WorkersError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Maximum wait for a daemon or a region.
-const LIMIT: Duration = Duration::from_secs(30);
 /// Number of regions, equal to the maximum number of workers compared.
 pub const REGIONS: usize = 8;
 const REGION: u64 = 4 << 20;
@@ -61,11 +56,8 @@ pub struct WorkersTrial {
     pub fault_ns: f64,
 }
 
-struct Rig {
-    folder: PathBuf,
-    daemons: BTreeMap<&'static str, Process>,
-    lab: Lab,
-}
+/// One memory node and one compute node.
+struct Rig(Star);
 
 /// Makes a memory node and a compute node with files below `folder`, and measures. `said` gets a line for each trial.
 ///
@@ -77,23 +69,20 @@ pub fn run(
     interrupt: &Interrupt,
     said: &dyn Fn(&WorkersTrial),
 ) -> Result<Vec<WorkersTrial>, WorkersError> {
-    let mut rig = Rig { folder: folder.to_owned(), daemons: BTreeMap::new(), lab: Lab::star(1, 1).build()? };
-    rig.start("gmm", &["serve", "--listen", "127.0.0.1:0", "--store"], &[])?;
+    let mut star = Star::new(folder, 1, 1)?;
+    star.start("gmm", &[])?;
     let pool = (REGION * REGIONS as u64 + (32 << 20)).to_string();
-    rig.start("mn-server", &["--pool-size", &pool], &[])?;
+    star.start("mn0", &["--link", "packet", "--wait", "sleep", "--pool-size", &pool])?;
+    let mut rig = Rig(star);
     // The first agent has the maximum number of workers, so that it places the regions in as many bands (ranges of
     // addresses, each served by one worker).
-    let most = options.workers.iter().max().copied().unwrap_or(1);
-    rig.start("cn-agent", &["run"], &["--workers", &most.to_string()])?;
+    rig.start_agent(options.workers.iter().max().copied().unwrap_or(1))?;
     rig.create_regions(interrupt)?;
     let mut trials = Vec::new();
     for _ in 0..options.trials {
         for workers in &options.workers {
-            if let Some(mut agent) = rig.daemons.remove("cn-agent") {
-                agent.signal(Signal::SIGTERM)?;
-                agent.wait(LIMIT)?;
-            }
-            rig.start("cn-agent", &["run"], &["--workers", &workers.to_string(), "--cache-size", "0"])?;
+            rig.0.end("cn0", Signal::SIGTERM)?;
+            rig.start_agent(*workers)?;
             let trial = rig.trial(*workers, options.operations, interrupt)?;
             said(&trial);
             trials.push(trial);
@@ -103,71 +92,18 @@ pub fn run(
 }
 
 impl Rig {
-    fn socket(&self) -> PathBuf {
-        self.folder.join("cn-agent.sock")
-    }
-
-    fn manager(&self) -> String {
-        format!("unix:{}", self.folder.join("gmm.sock").display())
-    }
-
-    fn start(&mut self, name: &'static str, first: &[&str], last: &[&str]) -> Result<(), WorkersError> {
-        let path = |end: &str| self.folder.join(format!("{name}{end}"));
-        let mut command = Command::new(program(name)?);
-        command.args(first);
-        let node = match name {
-            "gmm" => {
-                command.arg(path(".redb"));
-                "switch"
-            }
-            _ => {
-                let node = if name == "mn-server" { "mn0" } else { "cn0" };
-                command.args([
-                    "--name",
-                    node,
-                    "-i",
-                    node,
-                    "--link",
-                    "packet",
-                    "--wait",
-                    "sleep",
-                    "--manager",
-                ]);
-                command.arg(self.manager()).arg("--data-dir").arg(path(".data"));
-                command.arg("--node-key").arg(path(".key"));
-                node
-            }
-        };
-        command.args(last).arg("--socket").arg(path(".sock"));
-        Process::log_to(&mut command, &path(".log"))?;
-        self.daemons.insert(name, self.lab.spawn(node, command)?);
-        Ok(())
+    fn start_agent(&mut self, workers: u8) -> Result<(), WorkersError> {
+        let workers = workers.to_string();
+        let options = ["--link", "packet", "--wait", "sleep", "--cache-size", "0", "--workers", &workers];
+        self.0.start("cn0", &options)
     }
 
     fn create_regions(&self, interrupt: &Interrupt) -> Result<(), WorkersError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let manager = cxloe_fabric::Client::new(&self.manager())?;
-        let is_ready = |health: &Health| *health == Health::Reachable;
-        eventually("the nodes register", LIMIT, interrupt, || {
-            runtime.block_on(async {
-                let memory = manager.memory_nodes().await.unwrap_or_default();
-                let compute = manager.compute_nodes().await.unwrap_or_default();
-                memory.iter().any(|status| is_ready(&status.node.health))
-                    && compute.iter().any(|node| is_ready(&node.health))
-            })
-        })?;
-        let owner: CnId = cxloe_lab::compute_node_mac(0).parse()?;
-        for number in 0..REGIONS {
-            let name = Name::new(region_name(number))?;
-            let wait_ms = LIMIT.as_millis() as u64;
-            let create = CreateRegion { wait_ms, ..CreateRegion::new(name, REGION, owner) };
-            runtime.block_on(manager.create_region(&create))?;
-            // Each region is created after the agent has attached the previous ones: the agent selects a region's
-            // worker by the regions that it has already.
-            let there = || client::regions(&self.socket()).is_ok_and(|regions| regions.len() > number);
-            eventually("the region is attached", LIMIT, interrupt, there)?;
-        }
-        Ok(())
+        self.0.wait_reachable(interrupt)?;
+        // Each region is created after the agent has attached the previous ones: the agent selects a region's worker by
+        // the regions that it has already.
+        (0..REGIONS)
+            .try_for_each(|number| self.0.create(&region_name(number), REGION, Protection::None, interrupt))
     }
 
     fn trial(
@@ -176,7 +112,7 @@ impl Rig {
         operations: u32,
         interrupt: &Interrupt,
     ) -> Result<WorkersTrial, WorkersError> {
-        let socket = self.socket();
+        let socket = self.0.socket(0);
         let mut hpas = Vec::new();
         eventually("the agent has all regions", LIMIT, interrupt, || {
             let Ok(mut client) = Client::connect(&socket) else { return false };
@@ -189,7 +125,7 @@ impl Rig {
     }
 
     fn lines(&self, hpas: &[u64], operations: u32, interrupt: &Interrupt) -> Result<f64, WorkersError> {
-        let mut client = Client::connect(&self.socket())?;
+        let mut client = Client::connect(&self.0.socket(0))?;
         let (mut addresses, mut lines) = (Random::new(1), [[0; 64]; BATCH]);
         let mut batches = |count: u32| -> Result<(), WorkersError> {
             for hpa in hpas {
@@ -212,7 +148,7 @@ impl Rig {
 
     fn faults(&self, operations: u32, interrupt: &Interrupt) -> Result<f64, WorkersError> {
         let options = || MapOptions { limit: RESIDENT, prefetch: false, ..MapOptions::default() };
-        let open = |number| Mapping::open(&self.socket(), &region_name(number), options());
+        let open = |number| Mapping::open(&self.0.socket(0), &region_name(number), options());
         let mappings = (0..REGIONS).map(open).collect::<Result<Vec<_>, _>>()?;
         let mut pages = Random::new(2);
         let mut touch = |count: u32| -> Result<(), WorkersError> {
@@ -228,7 +164,7 @@ impl Rig {
         };
         // The first touches warm up, and are not measured.
         touch(operations / 10 + 1)?;
-        let faults = || Ok::<_, WorkersError>(client::counters(&self.socket())?.paging.faults);
+        let faults = || Ok::<_, WorkersError>(client::counters(&self.0.socket(0))?.paging.faults);
         let (before, faulted) = (self.cpu_ns()?, faults()?);
         touch(operations)?;
         let (after, count) = (self.cpu_ns()?, faults()? - faulted);
@@ -237,7 +173,7 @@ impl Rig {
 
     /// CPU time of the agent's workers so far, in nanoseconds.
     fn cpu_ns(&self) -> Result<u64, WorkersError> {
-        let agent = self.daemons.get("cn-agent").ok_or("no agent runs")?;
+        let agent = self.0.process("cn0").ok_or("no agent runs")?;
         let mut sum = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", agent.id()))? {
             let task = task?.path();

@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
 use super::ChaosError;
-use crate::versions::{Versions, content};
+use crate::versions::{Versions, WrongLines, content};
 
 const LINE: u64 = 64;
 /// Number of lines in a batch: the lines of one page, so that one operation of the agent covers all of them.
@@ -61,8 +61,7 @@ pub struct Load {
     counts: LoadCounts,
     /// Start of the first attempt after the last successful operation; `None` if no attempt was made since then.
     waits_since: Option<Instant>,
-    /// Description of the first line that was found wrong, for the error.
-    first_wrong: Option<String>,
+    wrong: WrongLines,
 }
 
 impl Load {
@@ -76,7 +75,7 @@ impl Load {
             longest: Longest::default(),
             counts: LoadCounts::default(),
             waits_since: None,
-            first_wrong: None,
+            wrong: WrongLines::default(),
         }
     }
 
@@ -135,10 +134,7 @@ impl Load {
                 thread::sleep(RETRY);
             }
         }
-        match &self.first_wrong {
-            Some(wrong) => Err(format!("{} lines were wrong; the first: {wrong}", self.counts.wrong).into()),
-            None => Ok(()),
-        }
+        self.wrong.check()
     }
 
     /// Connection to the agent, and address of the region; `None` if the agent cannot be reached or has not
@@ -179,23 +175,10 @@ impl Load {
         let hpas: Vec<u64> = (first..first + BATCH).map(|at| *hpa + at as u64 * LINE).collect();
         let mut found = vec![[0; 64]; BATCH];
         let done = port.read_batch(&hpas, &mut found).is_ok();
-        if !done {
-            return self.note(false, false);
+        if done {
+            self.counts.wrong += self.wrong.judge(first as u64, &mut self.lines[first..], &found);
         }
-        for (at, found) in (first..).zip(&found) {
-            let versions = self.lines[at];
-            match versions.judge(at as u64, found) {
-                // After a version was read, no later read may return an earlier version.
-                Some(version) => self.lines[at].answered = version,
-                None => {
-                    self.counts.wrong += 1;
-                    self.first_wrong.get_or_insert_with(|| {
-                        format!("line {at} begins with {:02x?}, of {versions:?}", &found[..8])
-                    });
-                }
-            }
-        }
-        self.note(true, false)
+        self.note(done, false)
     }
 
     fn note(&mut self, done: bool, wrote: bool) -> bool {

@@ -126,7 +126,7 @@ pub fn run(
     })?;
     interrupt.check()?;
     let last = Instant::now();
-    fabric.wait_whole(WHOLE_LIMIT, interrupt)?;
+    fabric.wait_whole(interrupt)?;
     let whole_after_s = last.elapsed().as_secs_f64();
     load.verify_all(WHOLE_LIMIT, interrupt)?;
     let (legs_stale, legs_filled) = fabric.leg_events()?;

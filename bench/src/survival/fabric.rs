@@ -1,39 +1,28 @@
-//! The measured fabric: a manager, memory nodes and compute nodes as real processes in namespaces around one switch, with
-//! sealed frames. Orders about regions return when the nodes have carried them out.
+//! The measured fabric: a star of daemons, and orders about regions, which return when the nodes have carried them out.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cxloe_client::client;
-use cxloe_client::message::{AttachedRegion, Attaching};
 use cxloe_fabric::api::{
     CloneRegion, CreateRegion, DestroyRegion, Owner, ProtectRegion, SealRegion, ShareRegion,
 };
-use cxloe_fabric::model::{CnId, Health, LegState, Name, Protection, Region, RegionState};
-use cxloe_fabric::{Client, ClientError};
-use cxloe_lab::{Interrupt, Lab, Process, program};
+use cxloe_fabric::model::{LegState, Name, Protection, Region, RegionState};
+use cxloe_lab::Interrupt;
 use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 use nix::sys::signal::Signal;
 
 use super::SurvivalError;
 use crate::eventually::{eventually, moment};
+use crate::star::{LIMIT, ORDER_MS, Star, cn_id};
 
 /// Number of memory nodes: two for the copies of a region, and one to move to.
 pub const MEMORY_NODES: usize = 3;
-/// Maximum wait for a daemon to start or end, and for an order that copies nothing.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum wait for an order that copies a region.
 const COPY_LIMIT: Duration = Duration::from_secs(900);
-/// Maximum wait for an answer from the manager to a question.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Time for which the manager may delay its answer to an order, in milliseconds; shorter than the time in which a
-/// command has to end after Ctrl-C.
-const ORDER_MS: u64 = 5_000;
 /// Interval of checks for the end of something short, while nothing else is measured.
 pub const OFTEN: Duration = Duration::from_millis(1);
 /// Interval of checks beside a load, which they should not disturb.
@@ -53,21 +42,10 @@ pub struct FabricSetup {
     pub wait: WaitStyle,
 }
 
-/// Daemons, and the network that they are in.
+/// Daemons, and their setup.
 pub struct SurvivalFabric {
-    // Fields are dropped in this order: the processes have to end before their network is removed.
-    daemons: BTreeMap<String, Process>,
-    starts: BTreeMap<String, u32>,
-    lab: Lab,
-    folder: PathBuf,
+    star: Star,
     setup: FabricSetup,
-    manager: Client,
-    runtime: tokio::runtime::Runtime,
-}
-
-/// CN id of compute node number `cn`.
-fn cn_id(cn: usize) -> Result<CnId, SurvivalError> {
-    Ok(cxloe_lab::compute_node_mac(cn).parse()?)
 }
 
 impl SurvivalFabric {
@@ -80,26 +58,16 @@ impl SurvivalFabric {
         setup: FabricSetup,
         interrupt: &Interrupt,
     ) -> Result<SurvivalFabric, SurvivalError> {
-        let lab = Lab::star(MEMORY_NODES, setup.compute_nodes).build()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let manager = Client::new(&format!("unix:{}", folder.join("gmm.sock").display()))?;
-        let (daemons, starts) = Default::default();
-        let folder = folder.to_owned();
-        let mut fabric = SurvivalFabric { daemons, starts, lab, folder, setup, manager, runtime };
-        fabric.start_daemon("gmm")?;
-        (0..MEMORY_NODES).try_for_each(|node| fabric.start_daemon(&format!("mn{node}")))?;
-        (0..fabric.setup.compute_nodes).try_for_each(|node| fabric.start_daemon(&format!("cn{node}")))?;
-        eventually("the nodes register", LIMIT, interrupt, || fabric.are_reachable())?;
+        let star = Star::new(folder, MEMORY_NODES, setup.compute_nodes)?;
+        let mut fabric = SurvivalFabric { star, setup };
+        fabric.star.names().iter().try_for_each(|name| fabric.start_daemon(name))?;
+        fabric.star.wait_reachable(interrupt)?;
         Ok(fabric)
-    }
-
-    fn path(&self, name: &str, end: &str) -> PathBuf {
-        self.folder.join(format!("{name}{end}"))
     }
 
     /// Socket of the agent of compute node number `cn`.
     pub fn socket(&self, cn: usize) -> PathBuf {
-        self.path(&format!("cn{cn}"), ".sock")
+        self.star.socket(cn)
     }
 
     /// Starts a daemon with the state that its earlier processes have left.
@@ -107,41 +75,21 @@ impl SurvivalFabric {
     /// # Errors
     /// The program is missing or cannot be started.
     pub fn start_daemon(&mut self, name: &str) -> Result<(), SurvivalError> {
-        let (binary, namespace) = match name {
-            "gmm" => ("gmm", "switch"),
-            _ if name.starts_with("cn") => ("cn-agent", name),
-            _ => ("mn-server", name),
-        };
-        let mut command = Command::new(program(binary)?);
-        if binary == "gmm" {
-            command.args(["serve", "--listen", "127.0.0.1:0", "--node-timeout-ms", "1000"]);
-            command.arg("--store").arg(self.path(name, ".redb"));
-        } else {
-            match name.strip_prefix("mn").and_then(|number| number.parse::<usize>().ok()) {
-                Some(number) => {
-                    let metrics = format!("unix:{}", self.path(name, ".metrics").display());
-                    let pool = self.setup.pools[number].to_string();
-                    command.args(["--pool-size", &pool, "--metrics", &metrics]);
-                }
-                // Without a line cache, an acknowledged write has reached the memory nodes.
-                None => {
-                    command.args(["run", "--cache-size", "0", "--session-timeout", "2s"]);
-                }
+        let (link, wait) = (self.setup.link.to_string(), self.setup.wait.to_string());
+        let metrics = format!("unix:{}", self.star.path(name, ".metrics").display());
+        let number = name.strip_prefix("mn").and_then(|number| number.parse::<usize>().ok());
+        let pool = number.map_or_else(String::new, |number| self.setup.pools[number].to_string());
+        let options = match (name, number) {
+            ("gmm", _) => vec!["--node-timeout-ms", "1000"],
+            (_, Some(_)) => {
+                vec!["--link", &link, "--wait", &wait, "--pool-size", &pool, "--metrics", &metrics]
             }
-            let (link, wait) = (self.setup.link.to_string(), self.setup.wait.to_string());
-            command.args(["--name", name, "-i", name, "--link", &link, "--wait", &wait]);
-            command.args(["--manager", self.manager.url()]);
-            command.arg("--data-dir").arg(self.path(name, ".data"));
-            command.arg("--node-key").arg(self.path(name, ".key"));
-        }
-        command.arg("--socket").arg(self.path(name, ".sock"));
-        let number = self.starts.entry(name.to_owned()).or_default();
-        *number += 1;
-        let log = self.folder.join(format!("{name}.{number}.log"));
-        Process::log_to(&mut command, &log)?;
-        let process = self.lab.spawn(namespace, command)?;
-        self.daemons.insert(name.to_owned(), process);
-        Ok(())
+            // Without a line cache, an acknowledged write has reached the memory nodes.
+            (_, None) => {
+                vec!["--link", &link, "--wait", &wait, "--cache-size", "0", "--session-timeout", "2s"]
+            }
+        };
+        self.star.start(name, &options)
     }
 
     /// Kills a daemon with SIGKILL, and waits for its end.
@@ -149,33 +97,7 @@ impl SurvivalFabric {
     /// # Errors
     /// It does not end.
     pub fn kill(&mut self, name: &str) -> Result<(), SurvivalError> {
-        if let Some(mut process) = self.daemons.remove(name) {
-            process.signal(Signal::SIGKILL)?;
-            process.wait(LIMIT)?;
-        }
-        Ok(())
-    }
-
-    /// Sends a question to the manager; `None` if it does not answer in time.
-    fn ask<T>(&self, question: impl Future<Output = Result<T, ClientError>>) -> Option<T> {
-        self.runtime.block_on(async { tokio::time::timeout(ANSWER_MAX, question).await.ok()?.ok() })
-    }
-
-    /// Gives an order to the manager.
-    fn order<T>(&self, order: impl Future<Output = Result<T, ClientError>>) -> Result<T, SurvivalError> {
-        Ok(self.runtime.block_on(order)?)
-    }
-
-    fn are_reachable(&self) -> bool {
-        let memory = self.ask(self.manager.memory_nodes()).unwrap_or_default();
-        let compute = self.ask(self.manager.compute_nodes()).unwrap_or_default();
-        let memory = memory.iter().filter(|status| status.node.health == Health::Reachable).count();
-        let compute = compute.iter().filter(|node| node.health == Health::Reachable).count();
-        (memory, compute) == (MEMORY_NODES, self.setup.compute_nodes)
-    }
-
-    fn region(&self, name: &Name) -> Option<Region> {
-        self.ask(self.manager.region(name))
+        self.star.end(name, Signal::SIGKILL)
     }
 
     /// Waits until the manager describes a region as `wanted`, with checks at the interval `every`, and returns the moment.
@@ -191,7 +113,7 @@ impl SurvivalFabric {
     ) -> Result<Instant, SurvivalError> {
         let what = format!("region {name} {what}");
         moment(&what, every, COPY_LIMIT, interrupt, || {
-            self.region(name).is_some_and(|region| wanted(&region))
+            self.star.ask(self.star.manager.region(name)).is_some_and(|region| wanted(&region))
         })
     }
 
@@ -229,7 +151,7 @@ impl SurvivalFabric {
             wait_ms: ORDER_MS,
             ..CreateRegion::new(Name::new(region)?, bytes, cn_id(0)?)
         };
-        self.order(self.manager.create_region(&create))?;
+        self.star.order(self.star.manager.create_region(&create))?;
         self.wait_for(region, RegionState::Active, SELDOM, interrupt)?;
         self.readable(0, region, interrupt)
     }
@@ -241,16 +163,11 @@ impl SurvivalFabric {
     pub fn destroy(&self, region: &str, interrupt: &Interrupt) -> Result<(), SurvivalError> {
         let name = Name::new(region)?;
         let destroy = DestroyRegion { force: true, wait_ms: ORDER_MS, created_ms: None };
-        self.order(self.manager.destroy_region(&name, destroy))?;
+        self.star.order(self.star.manager.destroy_region(&name, destroy))?;
         eventually(&format!("region {region} is destroyed"), LIMIT, interrupt, || {
-            let all = self.ask(self.manager.regions());
+            let all = self.star.ask(self.star.manager.regions());
             all.is_some_and(|all| all.iter().all(|region| region.name != name))
         })
-    }
-
-    fn listed(&self, cn: usize, region: &str) -> Option<AttachedRegion> {
-        let all = client::regions(&self.socket(cn)).ok()?;
-        all.into_iter().find(|one| one.region == region && one.attachment == Attaching::Attached)
     }
 
     /// Waits until the agent of compute node number `cn` has attached these regions, and returns the moment.
@@ -265,7 +182,7 @@ impl SurvivalFabric {
     ) -> Result<Instant, SurvivalError> {
         let what = format!("cn{cn} attaches {}", regions.join(" and "));
         moment(&what, OFTEN, LIMIT, interrupt, || {
-            regions.iter().all(|region| self.listed(cn, region).is_some())
+            regions.iter().all(|region| self.star.attached(cn, region).is_some())
         })
     }
 
@@ -276,7 +193,7 @@ impl SurvivalFabric {
     pub fn readable(&self, cn: usize, region: &str, interrupt: &Interrupt) -> Result<u64, SurvivalError> {
         let mut found = 0;
         eventually(&format!("cn{cn} can read region {region}"), LIMIT, interrupt, || {
-            let Some(listed) = self.listed(cn, region) else { return false };
+            let Some(listed) = self.star.attached(cn, region) else { return false };
             found = listed.hpa;
             client::Client::connect(&self.socket(cn)).and_then(|mut port| port.read(found)).is_ok()
         })?;
@@ -305,7 +222,7 @@ impl SurvivalFabric {
             wait_ms: ORDER_MS,
         };
         let began = Instant::now();
-        let made = self.order(self.manager.clone_region(&Name::new(source)?, &order))?;
+        let made = self.star.order(self.star.manager.clone_region(&Name::new(source)?, &order))?;
         if made.state == RegionState::Creating {
             let is_made = |region: &Region| region.state != RegionState::Creating;
             self.described((&name, "is made"), OFTEN, interrupt, is_made)?;
@@ -326,7 +243,7 @@ impl SurvivalFabric {
         let (name, copies) = (Name::new(region)?, usize::from(protect.copies()));
         let began = Instant::now();
         let order = ProtectRegion { protect, on: Vec::new(), wait_ms: 0 };
-        self.order(self.manager.protect_region(&name, &order))?;
+        self.star.order(self.star.manager.protect_region(&name, &order))?;
         let whole = |region: &Region| region.state == RegionState::Active && region.legs.len() == copies;
         let ended = self.described((&name, "is protected as ordered"), SELDOM, interrupt, whole)?;
         Ok(ended.duration_since(began))
@@ -337,7 +254,7 @@ impl SurvivalFabric {
     /// # Errors
     /// The manager does not answer, or the region has no part on a memory node.
     pub fn home(&self, region: &str) -> Result<Name, SurvivalError> {
-        let region = self.order(self.manager.region(&Name::new(region)?))?;
+        let region = self.star.order(self.star.manager.region(&Name::new(region)?))?;
         let leg = region.legs.iter().find(|leg| leg.state != LegState::Unmapping);
         Ok(leg.ok_or_else(|| format!("region {} is on no memory node", region.name))?.memory_node.clone())
     }
@@ -350,13 +267,13 @@ impl SurvivalFabric {
     pub fn drain(&self, node: &Name, region: &str, interrupt: &Interrupt) -> Result<Duration, SurvivalError> {
         let name = Name::new(region)?;
         let began = Instant::now();
-        self.order(self.manager.drain_memory_node(node, true))?;
+        self.star.order(self.star.manager.drain_memory_node(node, true))?;
         let left = |region: &Region| {
             region.legs.iter().all(|leg| &leg.memory_node != node || leg.state == LegState::Unmapping)
         };
         let what = format!("leaves {node}");
         let ended = self.described((&name, what.as_str()), SELDOM, interrupt, left)?;
-        self.order(self.manager.drain_memory_node(node, false))?;
+        self.star.order(self.star.manager.drain_memory_node(node, false))?;
         let whole = |region: &Region| region.state == RegionState::Active && region.legs.len() == 1;
         self.described((&name, "has one copy"), SELDOM, interrupt, whole)?;
         Ok(ended.duration_since(began))
@@ -369,7 +286,7 @@ impl SurvivalFabric {
     pub fn seal(&self, region: &str, interrupt: &Interrupt) -> Result<(), SurvivalError> {
         let name = Name::new(region)?;
         let order = SealRegion { force: false, wait_ms: ORDER_MS };
-        self.order(self.manager.seal_region(&name, &order))?;
+        self.star.order(self.star.manager.seal_region(&name, &order))?;
         let sealed = |region: &Region| region.sealed && region.state == RegionState::Active;
         self.described((&name, "is sealed"), SELDOM, interrupt, sealed)?;
         Ok(())
@@ -381,7 +298,7 @@ impl SurvivalFabric {
     /// The manager refuses it, it takes too long, or Ctrl-C.
     pub fn share(&self, region: &str, cn: usize, interrupt: &Interrupt) -> Result<u64, SurvivalError> {
         let order = ShareRegion { with: Owner::CnId(cn_id(cn)?), end: false, uid: None, wait_ms: ORDER_MS };
-        self.order(self.manager.share_region(&Name::new(region)?, &order))?;
+        self.star.order(self.star.manager.share_region(&Name::new(region)?, &order))?;
         self.readable(cn, region, interrupt)
     }
 
@@ -390,7 +307,7 @@ impl SurvivalFabric {
     /// # Errors
     /// The manager does not answer, or does not know the memory node.
     pub fn used_bytes(&self, node: &str) -> Result<u64, SurvivalError> {
-        let nodes = self.order(self.manager.memory_nodes())?;
+        let nodes = self.star.order(self.star.manager.memory_nodes())?;
         let status = nodes.iter().find(|status| status.node.name.as_str() == node);
         let status = status.ok_or_else(|| format!("the manager does not know memory node {node}"))?;
         Ok(status.node.pool_bytes.saturating_sub(status.free_bytes))
@@ -398,7 +315,7 @@ impl SurvivalFabric {
 
     /// Number of the latest registration of compute node 0.
     pub fn registration(&self) -> Option<u64> {
-        let (own, nodes) = (cn_id(0).ok()?, self.ask(self.manager.compute_nodes())?);
+        let (own, nodes) = (cn_id(0).ok()?, self.star.ask(self.star.manager.compute_nodes())?);
         nodes.iter().find(|node| node.cn_id == own).map(|node| node.registration)
     }
 
@@ -446,7 +363,7 @@ impl SurvivalFabric {
     /// # Errors
     /// The memory node does not answer.
     pub fn left_to_copy(&self, node: &str) -> Result<u64, SurvivalError> {
-        let mut stream = UnixStream::connect(self.path(node, ".metrics"))?;
+        let mut stream = UnixStream::connect(self.star.path(node, ".metrics"))?;
         stream.set_read_timeout(Some(LIMIT))?;
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: {node}\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();

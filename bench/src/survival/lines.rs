@@ -23,7 +23,7 @@ use cxloe_wire::random::Random;
 use serde::Serialize;
 
 use super::SurvivalError;
-use crate::versions::{Versions, content};
+use crate::versions::{Versions, WrongLines, content};
 
 pub const LINE: u64 = 64;
 pub const PAGE: usize = 4096;
@@ -81,8 +81,7 @@ pub struct CheckedLines {
     port: Option<Client>,
     random: Random,
     counts: LineCounts,
-    /// Description of the first line that was found wrong, for the error.
-    first_wrong: Option<String>,
+    wrong: WrongLines,
 }
 
 impl CheckedLines {
@@ -99,7 +98,7 @@ impl CheckedLines {
             port: None,
             random: Random::new(numbers.start + 1),
             counts: LineCounts::default(),
-            first_wrong: None,
+            wrong: WrongLines::default(),
         }
     }
 
@@ -248,7 +247,7 @@ impl CheckedLines {
             self.until_done(interrupt, |port| port.read_bytes(hpa, data))?;
             self.judge(first, data);
         }
-        self.is_right()
+        self.wrong.check()
     }
 
     /// Waits until lines can be read, as after the end of a mapping of the region.
@@ -265,25 +264,14 @@ impl CheckedLines {
         // These attempts were expected to fail.
         self.counts.failed = before;
         self.judge(0, &line);
-        self.is_right()
+        self.wrong.check()
     }
 
     /// Compares lines, the first of which has this index, with the versions that they may have.
     fn judge(&mut self, first: usize, data: &[u8]) {
-        for (index, line) in (first..).zip(data.as_chunks::<64>().0) {
-            let (number, versions) = (self.number(index), self.lines[index]);
-            self.counts.checked += 1;
-            match versions.judge(number, line) {
-                // After a version was read, no later read may return an earlier version.
-                Some(version) => self.lines[index].answered = version,
-                None => {
-                    self.counts.wrong += 1;
-                    self.first_wrong.get_or_insert_with(|| {
-                        format!("line {number} begins with {:02x?}, of {versions:?}", &line[..8])
-                    });
-                }
-            }
-        }
+        let (number, lines) = (self.number(first), data.as_chunks::<64>().0);
+        self.counts.checked += lines.len() as u64;
+        self.counts.wrong += self.wrong.judge(number, &mut self.lines[first..], lines);
     }
 
     /// Compares a page of the region, which has this number, as it was read through a mapping.
@@ -292,14 +280,7 @@ impl CheckedLines {
     /// A line was wrong, now or earlier.
     pub fn check_page(&mut self, page: usize, data: &[u8; PAGE]) -> Result<(), SurvivalError> {
         self.judge(page * PAGE_LINES - self.first as usize, data);
-        self.is_right()
-    }
-
-    fn is_right(&self) -> Result<(), SurvivalError> {
-        match &self.first_wrong {
-            Some(wrong) => Err(format!("{} lines were wrong; the first: {wrong}", self.counts.wrong).into()),
-            None => Ok(()),
-        }
+        self.wrong.check()
     }
 
     /// One attempt of an access to a line.
@@ -367,7 +348,7 @@ impl CheckedLines {
             let index = self.draw();
             self.timed(access, index, samples, &AtomicBool::new(false), interrupt)?;
         }
-        self.is_right()?;
+        self.wrong.check()?;
         summary(&samples)
     }
 
@@ -407,7 +388,7 @@ impl CheckedLines {
                 break;
             }
         }
-        self.is_right()?;
+        self.wrong.check()?;
         summary(&samples)
     }
 }
