@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Failure;
-use super::common::{LinkArgs, OutputArgs, ProgressUnit, RegionArgs, Session, bar, report};
+use super::common::{LinkArgs, OutputArgs, ProgressUnit, RegionArgs, Session, bar, report, step};
 use cxloe_lab::Interrupt;
 use cxloe_measure::report::{Report, Statistic};
 use cxloe_measure::streams::StreamPlan;
@@ -40,10 +40,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let progress = bar(u64::from(args.trials) * 7, ProgressUnit::Steps);
     let plan =
         StreamPlan { trials: args.trials, each: Duration::from_millis(args.each_ms), depth: args.depth };
-    let streams = session.target.streams(plan, &mut |what| {
-        progress.set_message(what.to_owned());
-        progress.inc(1);
-    })?;
+    let streams = session.target.streams(plan, &mut |what| step(&progress, what))?;
     progress.finish_and_clear();
     let interfaces = vec![session.link.interface.clone()];
     let mut report = report(&session.link, &session.frames, interfaces, args.link.wait, None);

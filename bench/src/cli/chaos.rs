@@ -7,11 +7,11 @@ use clap::Args as ClapArgs;
 use cxloe_daemon::{Span, to_stderr, to_stdout};
 use cxloe_fabric::model::{ByteSize, human_bytes};
 use cxloe_lab::Interrupt;
-use serde::Serialize;
+use serde_json::json;
 
 use super::Failure;
-use super::common::write;
-use crate::chaos::{self, Chaos, ChaosOptions};
+use super::common::{in_folder, write_json};
+use crate::chaos::{self, ChaosOptions};
 use cxloe_measure::machine::Machine;
 
 /// Kill a daemon at random every few seconds under a load on a mirrored region, and check every line
@@ -52,13 +52,6 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Results, in the layout of `--json`.
-#[derive(Serialize)]
-struct Results {
-    machine: Machine,
-    chaos: Chaos,
-}
-
 pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     if args.size.0 == 0 || !args.size.0.is_multiple_of(2 << 20) {
         return Err(format!("--size {} is not a multiple of 2MiB", args.size).into());
@@ -73,21 +66,10 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         memory_nodes: usize::from(args.memory_nodes),
         bytes: args.size.0,
     };
-    let folder = tempfile::Builder::new().prefix("cxloe-chaos-").tempdir()?;
     to_stderr!("seed {}; region of {}", options.seed, human_bytes(options.bytes));
-    let done = match chaos::run(&options, folder.path(), interrupt, &|line| to_stderr!("{line}")) {
-        Ok(done) => done,
-        Err(error) if interrupt.check().is_ok() => {
-            let kept = folder.keep();
-            return Err(format!(
-                "{error}; seed {}, the daemons' logs are in {}",
-                options.seed,
-                kept.display()
-            )
-            .into());
-        }
-        Err(error) => return Err(error),
-    };
+    let done = in_folder("cxloe-chaos-", interrupt, |folder| {
+        chaos::run(&options, folder, interrupt, &|line| to_stderr!("{line}"))
+    })?;
     to_stdout!("{:<14} {:>6} {:>26}", "killed", "times", "longest ms (median max)");
     for (kind, (times, median, max)) in chaos::by_kind(&done.kills) {
         to_stdout!("{kind:<14} {times:>6} {median:>15.1} {max:>10.1}");
@@ -107,9 +89,5 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         done.legs_filled,
         done.whole_after_s
     );
-    if let Some(path) = &args.json {
-        let results = Results { machine: Machine::describe(), chaos: done };
-        write(path, serde_json::to_string_pretty(&results)?.as_bytes())?;
-    }
-    Ok(())
+    write_json(&args.json, &json!({ "machine": Machine::describe(), "chaos": done }))
 }

@@ -15,6 +15,7 @@ use cxloe_link::{Backend, Encap, LinkConfig, LinkInfo, Middlewares, UdpConfig};
 use cxloe_port::port::Port;
 use cxloe_port::rate_control::RateControl;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use super::Failure;
 use crate::connect::{Access, ConnectOptions, Connected, Lease};
@@ -193,26 +194,55 @@ impl OutputArgs {
     /// Prints the tables of the report and writes the files that the options name.
     pub fn write(&self, report: &Report, samples: &[&Samples]) -> Result<(), Failure> {
         to_stdout!("{}", report.tables());
-        if let Some(path) = &self.json {
-            report.write_json(path)?;
-            to_stdout!("results:    {}", path.display());
-        }
-        if let Some(path) = &self.csv {
-            write(path, report.csv().as_bytes())?;
-            to_stdout!("table:      {}", path.display());
-        }
-        if let Some(path) = &self.html {
-            write(path, report.html()?.as_bytes())?;
-            to_stdout!("page:       {}", path.display());
-        }
-        if let Some(path) = &self.hdr {
+        put("results:", &self.json, || Ok(report.to_json().into()))?;
+        put("table:", &self.csv, || Ok(report.csv().into()))?;
+        put("page:", &self.html, || Ok(report.html()?.into()))?;
+        self.write_histograms(samples)
+    }
+
+    /// Writes the histograms, if an option names their file.
+    pub fn write_histograms(&self, samples: &[&Samples]) -> Result<(), Failure> {
+        put("histograms:", &self.hdr, || {
             let mut log = Vec::new();
             write_histogram_log(&mut log, samples)?;
-            write(path, &log)?;
-            to_stdout!("histograms: {}", path.display());
-        }
-        Ok(())
+            Ok(log)
+        })
     }
+}
+
+/// Writes a file of results if an option names it, and prints its path.
+pub fn put(
+    label: &str,
+    path: &Option<PathBuf>,
+    content: impl FnOnce() -> Result<Vec<u8>, Failure>,
+) -> Result<(), Failure> {
+    if let Some(path) = path {
+        write(path, &content()?)?;
+        to_stdout!("{label:<11} {}", path.display());
+    }
+    Ok(())
+}
+
+/// Writes results as JSON if the option `--json` names a file.
+pub fn write_json(path: &Option<PathBuf>, results: &impl Serialize) -> Result<(), Failure> {
+    match path {
+        Some(path) => write(path, &serde_json::to_vec_pretty(results)?),
+        None => Ok(()),
+    }
+}
+
+/// Runs `measure` with a new folder for the files of its daemons. The folder is kept if the measurement fails, unless by
+/// Ctrl-C.
+pub fn in_folder<T>(
+    prefix: &str,
+    interrupt: &Interrupt,
+    measure: impl FnOnce(&Path) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let folder = tempfile::Builder::new().prefix(prefix).tempdir()?;
+    measure(folder.path()).map_err(|error| match interrupt.check() {
+        Ok(()) => format!("{error}; the logs are in {}", folder.keep().display()).into(),
+        Err(_) => error,
+    })
 }
 
 /// Writes a file; an error names the path.
@@ -221,21 +251,29 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 impl RegionArgs {
-    /// Identity of this compute node, and the key of its sessions.
-    pub fn access(&self) -> Access {
-        Access {
-            identity: self.identity.clone(),
-            node_key: self.node_key.clone(),
-            key_file: self.key_file.clone(),
-            data_dir: self.data_dir.clone(),
-            insecure: self.insecure,
-        }
-    }
-
-    /// Rate control of the session's requests; `None` if it is disabled.
-    pub fn rates(&self) -> Option<RateControl> {
+    /// Options of a connection to the region over `link`.
+    pub fn connection(&self, link: &LinkArgs) -> ConnectOptions {
         let rates = RateControl { trust_pfc: self.pfc == PfcTrust::Trust, ..RateControl::default() };
-        (self.rate_control == Switch::On).then_some(rates)
+        ConnectOptions {
+            name: "bench".into(),
+            link: link.config(),
+            extras: link.extras(),
+            wait: link.wait,
+            manager: self.manager.clone(),
+            region: self.region.clone(),
+            size: self.size.0,
+            ways: self.ways,
+            granularity: self.granularity,
+            timeout: Duration::from_secs(10),
+            rate_control: (self.rate_control == Switch::On).then_some(rates),
+            access: Access {
+                identity: self.identity.clone(),
+                node_key: self.node_key.clone(),
+                key_file: self.key_file.clone(),
+                data_dir: self.data_dir.clone(),
+                insecure: self.insecure,
+            },
+        }
     }
 }
 
@@ -255,20 +293,8 @@ impl Session {
         if let Some(cpu) = link.cpu {
             machine::pin(cpu)?;
         }
-        let Connected { mut port, region: attached, hpa, peer, lease } = Connected::open(&ConnectOptions {
-            name: "bench".into(),
-            link: link.config(),
-            extras: link.extras(),
-            wait: link.wait,
-            manager: region.manager.clone(),
-            region: region.region.clone(),
-            size: region.size.0,
-            ways: region.ways,
-            granularity: region.granularity,
-            timeout: Duration::from_secs(10),
-            rate_control: region.rates(),
-            access: region.access(),
-        })?;
+        let Connected { mut port, region: attached, hpa, peer, lease } =
+            Connected::open(&region.connection(link))?;
         let info = port.link().info().clone();
         let frames = frames(&mut port);
         let target = MeasuredRegion {
@@ -313,6 +339,12 @@ pub fn bar(steps: u64, unit: ProgressUnit) -> ProgressBar {
     bar
 }
 
+/// Moves a progress bar on by a step, and shows `what` beside it.
+pub fn step(bar: &ProgressBar, what: &str) {
+    bar.set_message(what.to_owned());
+    bar.inc(1);
+}
+
 /// Runs `measure` while a spinner shows `what` and the elapsed time. The spinner is hidden if standard error is no
 /// terminal.
 pub fn shown<T>(what: impl Into<String>, measure: impl FnOnce() -> T) -> T {
@@ -347,8 +379,19 @@ pub fn report(
     bounce: Option<f64>,
 ) -> Report {
     let machine = Machine { bounce_ns: bounce, ..Machine::describe() };
-    let wait = wait.to_string();
-    let style = wait.split(':').next().unwrap_or_default().to_owned();
     let (backend, frames) = (link.backend.into(), frames.to_owned());
-    Report::new(machine, Link { backend, interfaces, mtu: link.mtu as u32, wait: style, frames })
+    Report::new(machine, Link { backend, interfaces, mtu: link.mtu as u32, wait: style(wait), frames })
+}
+
+/// Wait style in reports, without a time.
+pub fn style(wait: WaitStyle) -> String {
+    wait.to_string().split(':').next().unwrap_or_default().to_owned()
+}
+
+/// Parses the link of nodes in a lab. UDP is refused: such nodes have no IP addresses.
+pub fn raw_link(text: &str) -> Result<Backend, String> {
+    match text.parse()? {
+        Backend::Udp => Err("choose a raw link: auto, xdp, packet or pnet".into()),
+        link => Ok(link),
+    }
 }

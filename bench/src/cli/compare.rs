@@ -9,7 +9,7 @@ use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::model::ByteSize;
 
 use super::Failure;
-use super::common::{ProgressUnit, bar, write};
+use super::common::{OutputArgs, ProgressUnit, bar, put, step};
 use cxloe_compare::pattern::BLOCK;
 use cxloe_compare::peer::{is_meant, missing};
 use cxloe_compare::report::{Absent, Comparison};
@@ -19,7 +19,7 @@ use cxloe_compare::trace::AccessTrace;
 use cxloe_compare::{Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
 use cxloe_lab::{Interrupt, LabPrivilege};
 use cxloe_measure::machine::{self, Machine};
-use cxloe_measure::report::{Link, Report, Samples, write_histogram_log};
+use cxloe_measure::report::{Link, Report, Samples};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -109,21 +109,8 @@ pub struct Args {
     #[arg(long, value_name = "DEV[,DEV]", value_delimiter = ',', num_args = 1..=2)]
     rdma: Vec<String>,
 
-    /// Write the results as JSON
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    json: Option<PathBuf>,
-
-    /// Write the figures as CSV
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    csv: Option<PathBuf>,
-
-    /// Write a page with pictures
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    html: Option<PathBuf>,
-
-    /// Write the full histograms as an HdrHistogram log
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    hdr: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl Args {
@@ -233,16 +220,13 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
         to_stderr!("trace: {accesses} accesses to {pages} pages, {writes} of them writes");
     }
     let progress = bar(u64::from(trials) * present.len() as u64, ProgressUnit::Steps);
-    let outcome = measure(&stage, &present, &plan, trials, baseline, &mut |name| {
-        progress.set_message(name.to_owned());
-        progress.inc(1);
-    })
-    .map_err(|error| -> Failure {
-        match error {
-            PeerError::Interrupted(interrupted) => interrupted.into(),
-            other => other.into(),
-        }
-    })?;
+    let outcome = measure(&stage, &present, &plan, trials, baseline, &mut |name| step(&progress, name))
+        .map_err(|error| -> Failure {
+            match error {
+                PeerError::Interrupted(interrupted) => interrupted.into(),
+                other => other.into(),
+            }
+        })?;
     progress.finish_and_clear();
 
     let machine = Machine { bounce_ns: outcome.bounce_ns, ..Machine::describe() };
@@ -273,25 +257,10 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
 
 fn put_out(args: &Args, comparison: &Comparison, samples: &[Samples]) -> Result<(), Failure> {
     to_stdout!("{}", comparison.tables());
-    if let Some(path) = &args.json {
-        write(path, comparison.json().as_bytes())?;
-        to_stdout!("results:    {}", path.display());
-    }
-    if let Some(path) = &args.csv {
-        write(path, comparison.csv().as_bytes())?;
-        to_stdout!("figures:    {}", path.display());
-    }
-    if let Some(path) = &args.html {
-        write(path, comparison.html()?.as_bytes())?;
-        to_stdout!("page:       {}", path.display());
-    }
-    if let Some(path) = &args.hdr {
-        let mut log = Vec::new();
-        write_histogram_log(&mut log, &samples.iter().collect::<Vec<_>>())?;
-        write(path, &log)?;
-        to_stdout!("histograms: {}", path.display());
-    }
-    Ok(())
+    put("results:", &args.output.json, || Ok(comparison.json().into()))?;
+    put("figures:", &args.output.csv, || Ok(comparison.csv().into()))?;
+    put("page:", &args.output.html, || Ok(comparison.html()?.into()))?;
+    args.output.write_histograms(&samples.iter().collect::<Vec<_>>())
 }
 
 /// Reason why the peer cannot be measured at `site`; `None` if it can be.

@@ -6,7 +6,7 @@ use cxloe_daemon::to_stdout;
 use serde::Serialize;
 
 use super::Failure;
-use super::common::{ProgressUnit, bar};
+use super::common::{ProgressUnit, bar, write_json};
 use cxloe_fabric::model::human_bytes;
 
 use crate::fabric::{FabricFiles, Live, Populated, Size, Times, measure, populate};
@@ -101,11 +101,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
 
     let findings = Findings { machine: Machine::describe(), size, idle, populated, live };
     to_stdout!("{}", table(&findings));
-    if let Some(path) = &args.json {
-        std::fs::write(path, serde_json::to_string_pretty(&findings)? + "\n")
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-    }
-    Ok(())
+    write_json(&args.json, &findings)
 }
 
 /// Completes when Ctrl-C is pressed.

@@ -4,9 +4,8 @@
 //! the agent use a second link of the same kind.
 
 use super::Failure;
-use super::common::{OutputArgs, ProgressUnit, RegionArgs, Session, bar, report};
-use super::pair::{LabOptions, OptionalLink, Setup, in_lab, on_link};
-use cxloe_daemon::to_stderr;
+use super::common::{OutputArgs, ProgressUnit, RegionArgs, Session, bar, report, step};
+use super::pair::{LabOptions, OptionalLink, Setup, in_lab, on_link, usable};
 use cxloe_lab::Interrupt;
 use cxloe_measure::fault::{Agent, FaultPlan, FaultResults, STEPS, measure};
 use cxloe_measure::floor_fault::FAULTS_MAX;
@@ -80,14 +79,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
 }
 
 fn at(args: &Args, place: Setup) -> Result<(), Failure> {
-    let agent = match place.agent {
-        Some(Err(error)) => {
-            to_stderr!("faults through an agent are left out: {error}");
-            None
-        }
-        agent => agent.and_then(Result::ok),
-    };
-    let (session, results) = timed(args, place.session, agent)?;
+    let (session, results) = timed(args, place.session, usable(place.agent))?;
     let bounce = session.target.bounce();
     let report = report(&session.link, &session.frames, place.interfaces, place.wait, bounce);
     finish(args, session, report, &results)
@@ -103,10 +95,7 @@ fn timed(args: &Args, session: Session, agent: Option<Agent>) -> Result<(Session
         agent,
     };
     let (target, again) = session.into_parts();
-    let (target, results) = measure(target, &plan, &mut |what| {
-        progress.set_message(what.to_owned());
-        progress.inc(1);
-    })?;
+    let (target, results) = measure(target, &plan, &mut |what| step(&progress, what))?;
     progress.finish_and_clear();
     Ok((again(target), results))
 }

@@ -11,13 +11,13 @@ use cxloe_fabric::model::CnId;
 use cxloe_lab::{Interrupt, Process};
 use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
-use serde::Serialize;
+use serde_json::json;
 
-use super::common::{shown, write};
+use super::common::{put, shown};
 use super::quickstart_place::QuickstartNetwork;
 use super::{Failure, agent, daemons};
-use crate::keys::connect::{FloodPlan, UnderFlood, under_floods};
-use crate::keys::rekey::{RekeyPlan, Rekeyed, rekeying};
+use crate::keys::connect::{FloodPlan, under_floods};
+use crate::keys::rekey::{RekeyPlan, rekeying};
 use crate::keys::replacement::{Touched, touched};
 use crate::keys::revocation::{Revoked, revoked};
 use crate::keys::site::Site;
@@ -81,19 +81,6 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Results of all measurements, in the layout of `--json`.
-#[derive(Serialize)]
-struct Results {
-    machine: Machine,
-    link: String,
-    wait: String,
-    hellos_per_s_wanted: u64,
-    floods: Vec<UnderFlood>,
-    rekeying: Option<Rekeyed>,
-    touches: Vec<Touched>,
-    revocations: Vec<Revoked>,
-}
-
 pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
     let site = Site::new(state.path(), args.link, args.wait)?;
@@ -144,24 +131,15 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
             found.across_over_1ms,
             found.across.count
         );
-        for (what, times, over) in [
-            ("with changes of keys", &found.with, found.with_over_1ms),
-            ("without", &found.without, found.without_over_1ms),
+        let longest = "the longest read of each 5 ms";
+        for (what, which, times, over) in [
+            ("reads", "with changes of keys", &found.with, found.with_over_1ms),
+            ("reads", "without", &found.without, found.without_over_1ms),
+            (longest, "with a change of keys", &found.worst_with, found.worst_with_over_1ms),
+            (longest, "without, in the same turns", &found.worst_without, found.worst_without_over_1ms),
         ] {
             to_stdout!(
-                "  reads {what}: {}, p50 {:.1} us, p99 {:.1} us, longest {:.1} us, {over} over 1 ms",
-                times.count,
-                times.p50_us,
-                times.p99_us,
-                times.max_us
-            );
-        }
-        for (what, times, over) in [
-            ("with a change of keys", &found.worst_with, found.worst_with_over_1ms),
-            ("without, in the same turns", &found.worst_without, found.worst_without_over_1ms),
-        ] {
-            to_stdout!(
-                "  the longest read of each 5 ms {what}: {}, p50 {:.1} us, p99 {:.1} us, longest {:.1} us, {over} over 1 ms",
+                "  {what} {which}: {}, p50 {:.1} us, p99 {:.1} us, longest {:.1} us, {over} over 1 ms",
                 times.count,
                 times.p50_us,
                 times.p99_us,
@@ -175,15 +153,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     let mut revocations = Vec::new();
     for _ in 0..args.revocations {
         interrupt.check()?;
-        let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
-        // The measurement runs in a separate thread, because this thread enters the lab's namespace.
-        let joined = shown("a revocation", || {
-            std::thread::scope(|scope| {
-                scope.spawn(|| revocation(args, state.path(), interrupt).map_err(|e| e.to_string())).join()
-            })
-        });
-        let found = joined.map_err(|_| "the measurement of a revocation panicked")?;
-        let found = found.inspect_err(|_| daemons::show_logs(state.path()))?;
+        let found = in_thread("a revocation", |state| revocation(args, state, interrupt))?;
         to_stdout!(
             "revocation: answered after {:.1} ms, last read carried out after {:.1} ms ({} reads), first refused after {}",
             found.answered_ms,
@@ -193,21 +163,28 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         );
         revocations.push(found);
     }
-    if let Some(path) = &args.json {
-        let results = Results {
-            machine: Machine::describe(),
-            link: args.link.to_string(),
-            wait: args.wait.to_string(),
-            hellos_per_s_wanted: args.hellos,
-            floods,
-            rekeying: changed,
-            touches,
-            revocations,
-        };
-        write(path, &serde_json::to_vec_pretty(&results)?)?;
-        to_stdout!("results: {}", path.display());
-    }
-    Ok(())
+    let results = json!({
+        "machine": Machine::describe(),
+        "link": args.link.to_string(),
+        "wait": args.wait.to_string(),
+        "hellos_per_s_wanted": args.hellos,
+        "floods": floods,
+        "rekeying": changed,
+        "touches": touches,
+        "revocations": revocations,
+    });
+    put("results:", &args.json, || Ok(serde_json::to_vec_pretty(&results)?))
+}
+
+/// Runs a measurement of daemons in a thread of its own, as the thread that makes a lab cannot leave its namespace again.
+fn in_thread<T: Send>(
+    what: &str,
+    measure: impl FnOnce(&Path) -> Result<T, Failure> + Send,
+) -> Result<T, Failure> {
+    let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
+    let joined = shown(what, || std::thread::scope(|scope| scope.spawn(|| measure(state.path())).join()));
+    let measured = joined.map_err(|_| format!("the measurement of {what} panicked"))?;
+    measured.inspect_err(|_| daemons::show_logs(state.path()))
 }
 
 /// Times touches of pages for each wait style, while the session is replaced and while it is not.
@@ -217,17 +194,8 @@ fn touches(args: &Args, interrupt: &Interrupt) -> Result<Vec<Touched>, Failure> 
     for wait in [WaitStyle::Busy, WaitStyle::default(), WaitStyle::Sleep] {
         for every in [Some(args.replacement_ms), None] {
             interrupt.check()?;
-            let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
-            // The measurement runs in a separate thread, because this thread enters the lab's namespace.
-            let joined = shown(format!("touches of pages, --wait {wait}"), || {
-                std::thread::scope(|scope| {
-                    let body =
-                        || touches_of(args, wait, every, state.path(), interrupt).map_err(|e| e.to_string());
-                    scope.spawn(body).join()
-                })
-            });
-            let found = joined.map_err(|_| "the measurement of touches panicked")?;
-            let found = found.inspect_err(|_| daemons::show_logs(state.path()))?;
+            let what = format!("touches of pages, --wait {wait}");
+            let found = in_thread(&what, |state| touches_of(args, wait, every, state, interrupt))?;
             let Touched { wait, replacements, touches: times, over_1ms, .. } = &found;
             to_stdout!(
                 "--wait {wait:<15} {replacements:>15} {:>9} {:>5.1} us {:>5.1} us {:>9.1} us {over_1ms:>9}",

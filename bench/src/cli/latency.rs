@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use cxloe_client::client::{Client, regions};
 
 use super::Failure;
-use super::common::{LinkArgs, OutputArgs, ProgressUnit, RegionArgs, Session, bar, report};
+use super::common::{LinkArgs, OutputArgs, ProgressUnit, RegionArgs, Session, bar, report, step};
 use cxloe_lab::Interrupt;
 use cxloe_measure::MeasureError;
 use cxloe_measure::agent_port::{AgentPort, AgentResults};
@@ -59,10 +59,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let steps = if session.target.echo { 4 } else { 3 } + if agent.is_some() { 4 } else { 0 };
     let progress = bar(u64::from(args.trials) * steps, ProgressUnit::Steps);
     let plan = LatencyPlan { trials: args.trials, operations: args.operations };
-    let mut step = |what: &str| {
-        progress.set_message(what.to_owned());
-        progress.inc(1);
-    };
+    let mut step = |what: &str| step(&progress, what);
     let results = session.target.latency(plan, &mut step)?;
     let through = agent.map(|mut agent| agent.latency(&mut session.target, plan, &mut step)).transpose()?;
     let (reads, writes) = session.target.hits(args.trials, 100)?;

@@ -6,10 +6,10 @@ use clap::Args as ClapArgs;
 use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::model::{ByteSize, human_bytes};
 use cxloe_lab::Interrupt;
-use serde::Serialize;
+use serde_json::json;
 
 use super::Failure;
-use super::common::write;
+use super::common::{in_folder, write_json};
 use crate::moves::{self, Move, MoveOptions};
 use cxloe_measure::machine::Machine;
 
@@ -47,16 +47,6 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Results, in the layout of `--json`.
-#[derive(Serialize)]
-struct Results {
-    machine: Machine,
-    memory: u64,
-    local: u64,
-    working: u64,
-    moves: Vec<Move>,
-}
-
 pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     let (memory, local, working) = (args.memory.0, args.local.0, args.working.0);
     if memory < 64 << 20 || !memory.is_multiple_of(2 << 20) {
@@ -66,21 +56,15 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         return Err(format!("--working {} is not whole pages of at least 1MiB", args.working).into());
     }
     let options = MoveOptions { memory, local, working, moves: args.moves };
-    let folder = tempfile::Builder::new().prefix("cxloe-move-").tempdir()?;
     to_stderr!(
         "machine of {}, {} resident, working set of {}",
         human_bytes(memory),
         human_bytes(local),
         human_bytes(working)
     );
-    let done = match moves::run(&options, folder.path(), interrupt, &|line| to_stderr!("{line}")) {
-        Ok(done) => done,
-        Err(error) if interrupt.check().is_ok() => {
-            let kept = folder.keep();
-            return Err(format!("{error}; the logs are in {}", kept.display()).into());
-        }
-        Err(error) => return Err(error),
-    };
+    let done = in_folder("cxloe-move-", interrupt, |folder| {
+        moves::run(&options, folder, interrupt, &|line| to_stderr!("{line}"))
+    })?;
     to_stdout!("{:<34} {:>10} {:>10} {:>10}", "", "minimum", "median", "maximum");
     let row = |name: &str, of: fn(&Move) -> f64| {
         let mut values: Vec<f64> = done.iter().map(of).collect();
@@ -96,9 +80,9 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     row("passes/s, first second", |of| of.first_second);
     row("resident pages", |of| of.resident_pages as f64);
     row("QEMU's state (KiB)", |of| of.state_bytes as f64 / 1024.0);
-    if let Some(path) = &args.json {
-        let results = Results { machine: Machine::describe(), memory, local, working, moves: done };
-        write(path, serde_json::to_string_pretty(&results)?.as_bytes())?;
-    }
-    Ok(())
+    let machine = Machine::describe();
+    write_json(
+        &args.json,
+        &json!({ "machine": machine, "memory": memory, "local": local, "working": working, "moves": done }),
+    )
 }

@@ -8,10 +8,10 @@ use cxloe_daemon::to_stdout;
 use cxloe_lab::Interrupt;
 use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
-use serde::Serialize;
+use serde_json::json;
 
 use super::Failure;
-use super::common::{shown, write};
+use super::common::{shown, write_json};
 use crate::keys::site::Site;
 use crate::outages::{Measured, Outage, outage};
 use cxloe_measure::machine::Machine;
@@ -51,15 +51,6 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Results, in the layout of `--json`.
-#[derive(Serialize)]
-struct Results {
-    machine: Machine,
-    link: String,
-    wait: String,
-    outages: Vec<Measured>,
-}
-
 pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     let kinds = if args.only.is_empty() { Outage::ALL.to_vec() } else { args.only.clone() };
     let state = tempfile::Builder::new().prefix("cxloe-outages-").tempdir()?;
@@ -97,15 +88,9 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     }
     let (failed, wrong) =
         (all.iter().map(|one| one.failed).sum::<u64>(), all.iter().map(|one| one.wrong).sum::<u64>());
-    if let Some(path) = &args.json {
-        let results = Results {
-            machine: Machine::describe(),
-            link: args.link.to_string(),
-            wait: args.wait.to_string(),
-            outages: all,
-        };
-        write(path, serde_json::to_string_pretty(&results)?.as_bytes())?;
-    }
+    let (link, wait) = (args.link.to_string(), args.wait.to_string());
+    let machine = Machine::describe();
+    write_json(&args.json, &json!({ "machine": machine, "link": link, "wait": wait, "outages": all }))?;
     match (failed, wrong) {
         (0, 0) => Ok(()),
         _ => Err(format!("{failed} operations failed, {wrong} lines were not as last written").into()),

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, FromArgMatches};
 use cxloe_client::client::{Client, regions};
+use cxloe_daemon::to_stderr;
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
 use cxloe_link::wait::WaitStyle;
@@ -79,6 +80,11 @@ pub struct Setup {
     pub wait: WaitStyle,
     /// Lab of the measurement; `None` on an existing link.
     pub lab: Option<Rc<Lab>>,
+}
+
+/// The agent of a setup; if it cannot map regions, a line says that faults through it are left out.
+pub fn usable(agent: Option<Result<Agent, MeasureError>>) -> Option<Agent> {
+    agent?.inspect_err(|error| to_stderr!("faults through an agent are left out: {error}")).ok()
 }
 
 /// Cable for probes only: namespace and interface of both ends, and address of the far end.

@@ -9,7 +9,7 @@ use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
-use super::common::{INSECURE, ProgressUnit, RegionArgs, Session, bar, report, write};
+use super::common::{INSECURE, ProgressUnit, RegionArgs, Session, bar, raw_link, report, step, style, write};
 use super::pair::OptionalLink;
 use cxloe_lab::Interrupt;
 use cxloe_measure::machine::Machine;
@@ -54,14 +54,6 @@ pub struct Args {
     region: RegionArgs,
 }
 
-/// Parses the lab's link. UDP is refused: the lab assigns no IP addresses to its nodes.
-fn raw_link(text: &str) -> Result<Backend, String> {
-    match text.parse()? {
-        Backend::Udp => Err("choose a raw link: auto, xdp, packet or pnet".into()),
-        link => Ok(link),
-    }
-}
-
 const EXAMPLES: &str = "\
 Examples:
   cxloe-bench paper                             # everything; target/paper/paper.html
@@ -96,10 +88,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         format!("cannot make the folder {}: {e}; give another with --output", args.output.display())
     })?;
     let progress = bar(plan.steps(), ProgressUnit::Steps);
-    let mut step = |what: &str| {
-        progress.set_message(what.to_owned());
-        progress.inc(1);
-    };
+    let mut step = |what: &str| step(&progress, what);
     let (found, mut report) = match &args.link.0 {
         Some(link) => {
             if plan.parts == BTreeSet::from([EvaluationPart::Fig8]) {
@@ -133,15 +122,13 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
 
 /// Empty report for simulated parts, which have no link.
 fn simulated() -> Report {
-    let wait = WaitStyle::default().to_string();
-    let wait = wait.split(':').next().unwrap_or_default().to_owned();
     Report::new(
         Machine::describe(),
         Link {
             backend: "sim".into(),
             interfaces: vec!["no interface".into()],
             mtu: 1500,
-            wait,
+            wait: style(WaitStyle::default()),
             frames: String::new(),
         },
     )

@@ -6,7 +6,7 @@ use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::model::ByteSize;
 
 use super::Failure;
-use super::common::{OutputArgs, ProgressUnit, RegionArgs, Session, bar, report};
+use super::common::{OutputArgs, ProgressUnit, RegionArgs, Session, bar, report, step};
 use super::pair::{LabOptions, OptionalLink, Setup, in_lab, on_link};
 use cxloe_lab::Interrupt;
 use cxloe_measure::fault::Agent;
@@ -328,10 +328,8 @@ fn measured(args: &Args, session: Session, agent: Option<Agent>) -> Result<(Sess
         return Err(format!("a working set has at least {BYTES_MIN} bytes, not {}", plan.bytes).into());
     }
     let progress = bar(plan.steps(), ProgressUnit::Steps);
-    let (target, results) = pattern::measure(target, agent.as_ref(), &plan, &mut |what| {
-        progress.set_message(what.to_owned());
-        progress.inc(1);
-    })?;
+    let (target, results) =
+        pattern::measure(target, agent.as_ref(), &plan, &mut |what| step(&progress, what))?;
     progress.finish_and_clear();
     Ok((again(target), results))
 }

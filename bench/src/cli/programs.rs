@@ -20,7 +20,7 @@ use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
-use super::common::{INSECURE, ProgressUnit, SEALED, bar, write};
+use super::common::{INSECURE, ProgressUnit, SEALED, bar, put, step, style};
 use super::daemons::{self, MANAGER, READY};
 use cxloe_compare::programs::{
     Absent, ComparisonResults, MemoryBacking, Plan, Program, ProgramsError, ProgramsTable, Remote, Resident,
@@ -233,10 +233,6 @@ pub fn carry_out(
     let core = cores.first().copied().filter(|_| cores.len() > 1 && find("taskset").is_some());
     let stage = Stage { host, folder, swap_folder, core, interrupt: interrupt.clone() };
     let progress = bar(chosen.len() as u64, ProgressUnit::Steps);
-    let step = |bar: &indicatif::ProgressBar, what: &str| {
-        bar.set_message(what.to_owned());
-        bar.inc(1);
-    };
     let (sized, unfit) =
         size(&stage, &chosen, args.choice.scale, args.choice.limit.into(), &mut |what| step(&progress, what))
             .map_err(plain)?;
@@ -269,8 +265,6 @@ pub fn carry_out(
         show_logs(state.path(), &interrupt);
     }
     let backend = fabric.as_ref().map_or_else(|| "none".to_owned(), |fabric| fabric.link.clone());
-    let wait = args.wait.to_string();
-    let wait = wait.split(':').next().unwrap_or_default().to_owned();
     let frames = match (needs_remote, args.choice.insecure) {
         (false, _) => "",
         (true, false) => SEALED,
@@ -280,7 +274,7 @@ pub fn carry_out(
         backend,
         interfaces: vec!["cn0".into(), "mn0".into()],
         mtu: args.mtu,
-        wait,
+        wait: style(args.wait),
         frames: frames.into(),
     };
     let table = ProgramsTable {
@@ -347,16 +341,9 @@ fn listing(args: &Args, chosen: &[Program], standing: LabPrivilege) -> String {
 
 fn put_out(args: &Args, table: &ProgramsTable) -> Result<(), Failure> {
     to_stdout!("{}", table.text().trim_end());
-    let put = |label: &str, path: &Option<PathBuf>, text: String| -> Result<(), Failure> {
-        if let Some(path) = path {
-            write(path, text.as_bytes())?;
-            to_stdout!("{label:<11} {}", path.display());
-        }
-        Ok(())
-    };
-    put("results:", &args.json, table.json())?;
-    put("figures:", &args.csv, table.csv())?;
-    put("page:", &args.html, table.html()?)
+    put("results:", &args.json, || Ok(table.json().into()))?;
+    put("figures:", &args.csv, || Ok(table.csv().into()))?;
+    put("page:", &args.html, || Ok(table.html()?.into()))
 }
 
 /// Running manager, memory node and agent in two namespaces.

@@ -28,7 +28,7 @@ use cxloe_port::rate_control::RateControl;
 use nix::unistd::Pid;
 
 use super::Failure;
-use super::common::{OutputArgs, ProgressUnit, bar, frames, report};
+use super::common::{OutputArgs, ProgressUnit, bar, frames, report, step};
 use super::daemons;
 use super::quickstart_place::QuickstartNetwork;
 use crate::connect::{Access, ConnectOptions, Connected};
@@ -249,10 +249,7 @@ fn measure(
     wait: WaitStyle,
 ) -> Result<(Report, Vec<Samples>), Failure> {
     let progress = bar(u64::from(args.trials) * 11 + 1, ProgressUnit::Steps);
-    let mut step = |what: &str| {
-        progress.set_message(what.to_owned());
-        progress.inc(1);
-    };
+    let mut step = |what: &str| step(&progress, what);
     let latency = target.latency(LatencyPlan { trials: args.trials, operations: 20_000 }, &mut step)?;
     step("cache hits");
     let (hit_reads, hit_writes) = target.hits(args.trials, 200)?;
@@ -260,10 +257,8 @@ fn measure(
     let streams = target.streams(plan, &mut step)?;
     progress.finish_and_clear();
 
-    let mut bounces: Vec<f64> = (0..3).filter_map(|_| target.bounce()).collect();
-    bounces.sort_by(f64::total_cmp);
-    let bounce = bounces.get(bounces.len() / 2).copied();
-    let mut report = report(link, frames, interfaces, wait, bounce);
+    let bounces: Vec<f64> = (0..3).filter_map(|_| target.bounce()).collect();
+    let mut report = report(link, frames, interfaces, wait, machine::median(&bounces));
     let samples =
         vec![latency.echo64, latency.read64, latency.write64, latency.mixed64, hit_reads, hit_writes];
     samples.iter().for_each(|s| report.add(s));

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cxloe_daemon::{PfcTrust, Switch, to_stderr, to_stdout};
+use cxloe_daemon::{PfcTrust, Switch, to_stdout};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
 use cxloe_lab::{Interrupt, LabPrivilege};
@@ -14,9 +14,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Failure;
-use super::common::{ProgressUnit, RegionArgs, Session, bar, report, write};
+use super::common::{ProgressUnit, RegionArgs, Session, bar, put, report, step};
 use super::daemons::MANAGER;
-use super::pair::{LabOptions, PROBE_CABLE, Setup, in_lab};
+use super::pair::{LabOptions, PROBE_CABLE, Setup, in_lab, usable};
 use super::programs;
 use crate::standard::probe::{ProbeComparison, ProbeSetup, Probes, Unused};
 use crate::standard::{LoadPlan, under_load};
@@ -146,13 +146,7 @@ fn at(
     programs: Option<ProgramsTable>,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    let agent = match place.agent {
-        Some(Err(error)) => {
-            to_stderr!("faults through an agent are left out: {error}");
-            None
-        }
-        agent => agent.and_then(Result::ok),
-    };
+    let agent = usable(place.agent);
     let (mut target, again) = place.session.into_parts();
     if let Some(agent) = &agent {
         agent.pause();
@@ -170,10 +164,7 @@ fn at(
         _ => None,
     };
     let progress = bar(u64::from(args.trials) * (STEPS + REST), ProgressUnit::Steps);
-    let mut step = |what: &str| {
-        progress.set_message(what.to_owned());
-        progress.inc(1);
-    };
+    let mut step = |what: &str| step(&progress, what);
     let mut samples = by_turns(args, &mut target, probes.as_mut().zip(ground.as_ref()), &mut step)?;
     let each = Duration::from_millis(100);
     let (trials, depth) = (args.trials, usize::from(args.depth));
@@ -281,7 +272,7 @@ fn put_out(args: &Args, report: &Report, parts: &ReportParts) -> Result<(), Fail
     if let Some(programs) = &parts.programs {
         to_stdout!("{}", programs.text().trim_end());
     }
-    if let Some(path) = &args.json {
+    put("results:", &args.json, || {
         let mut value = serde_json::to_value(report)?;
         if let Some(programs) = &parts.programs {
             value["programs"] = programs.value();
@@ -289,10 +280,9 @@ fn put_out(args: &Args, report: &Report, parts: &ReportParts) -> Result<(), Fail
         if args.probe.is_some() {
             value["probes"] = serde_json::json!({ "beside": parts.beside, "left_out": parts.unused });
         }
-        write(path, json_text(&value).as_bytes())?;
-        to_stdout!("results:    {}", path.display());
-    }
-    if let Some(path) = &args.html {
+        Ok(json_text(&value).into())
+    })?;
+    put("page:", &args.html, || {
         let beside = |one: &ProbeComparison| {
             let [p50, ours] = [one.p50_ns, one.ours_p50_ns].map(units::time);
             row([&one.probe, &p50, &one.ours, &ours, &format!("{:.2}", one.ratio)])
@@ -305,8 +295,6 @@ fn put_out(args: &Args, report: &Report, parts: &ReportParts) -> Result<(), Fail
             }
             @if let Some(programs) = &parts.programs { (programs.section()?) }
         };
-        write(path, report.html_with(&first)?.as_bytes())?;
-        to_stdout!("page:       {}", path.display());
-    }
-    Ok(())
+        Ok(report.html_with(&first)?.into())
+    })
 }

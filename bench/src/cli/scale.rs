@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_lab::Interrupt;
-use cxloe_measure::machine::Machine;
+use cxloe_measure::machine::{Machine, median};
 use cxloe_sim::scaling::{ScalingSetting, simulate};
 use cxloe_wire::frame::SHARDS_MAX;
-use serde::Serialize;
+use serde_json::json;
 
 use super::Failure;
-use super::common::{OutputArgs, RegionArgs, frames, report, shown, write};
+use super::common::{OutputArgs, RegionArgs, frames, in_folder, report, shown, write_json};
 use super::pair::OptionalLink;
-use crate::connect::{ConnectOptions, Shards};
+use crate::connect::Shards;
 use crate::workers::{self, WorkersOptions, WorkersTrial};
 use cxloe_measure::report::Throughput;
 use cxloe_measure::scale::{ScalePlan, scale};
@@ -117,20 +117,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         .0
         .as_ref()
         .ok_or("name the interface, as in -i enp3s0f0, or use --workers or --simulate")?;
-    let options = ConnectOptions {
-        name: "bench".into(),
-        link: link.config(),
-        extras: link.extras(),
-        wait: link.wait,
-        manager: args.region.manager.clone(),
-        region: args.region.region.clone(),
-        size: args.region.size.0,
-        ways: args.region.ways,
-        granularity: args.region.granularity,
-        timeout: Duration::from_secs(10),
-        rate_control: args.region.rates(),
-        access: args.region.access(),
-    };
+    let options = args.region.connection(link);
     let plan = ScalePlan {
         trials: args.trials,
         each: Duration::from_millis(args.each_ms),
@@ -167,18 +154,10 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     written.map_or(Ok(()), |report| args.output.write(&report, &[]))
 }
 
-/// Results of `--workers`, in the layout of `--json`.
-#[derive(Serialize)]
-struct WorkersResults {
-    machine: Machine,
-    trials: Vec<WorkersTrial>,
-}
-
 /// Measures and prints the CPU time for each operation by number of workers.
 fn by_workers(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     let options =
         WorkersOptions { workers: args.workers.clone(), trials: args.trials, operations: args.operations };
-    let folder = tempfile::Builder::new().prefix("cxloe-workers-").tempdir()?;
     let said = |trial: &WorkersTrial| {
         to_stderr!(
             "{} workers: {:.0} ns for a line, {:.0} ns for a fault",
@@ -187,33 +166,23 @@ fn by_workers(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
             trial.fault_ns
         );
     };
-    let trials = match workers::run(&options, folder.path(), interrupt, &said) {
-        Ok(trials) => trials,
-        Err(error) if interrupt.check().is_ok() => {
-            return Err(format!("{error}; the logs are in {}", folder.keep().display()).into());
-        }
-        Err(error) => return Err(error),
-    };
+    let trials =
+        in_folder("cxloe-workers-", interrupt, |folder| workers::run(&options, folder, interrupt, &said))?;
     to_stdout!("{}", workers_table(&args.workers, &trials));
-    let results = WorkersResults { machine: Machine::describe(), trials };
-    args.output
-        .json
-        .as_deref()
-        .map_or(Ok(()), |path| write(path, serde_json::to_string_pretty(&results)?.as_bytes()))
+    write_json(&args.output.json, &json!({ "machine": Machine::describe(), "trials": trials }))
 }
 
 /// Table with a row for each number of workers: medians, and their ratios to the first row.
 fn workers_table(workers: &[u8], trials: &[WorkersTrial]) -> String {
     let mut text = String::from("workers   ns/line     x   ns/fault     x\n");
-    let median = |number: u8, of: fn(&WorkersTrial) -> f64| {
-        let mut values: Vec<f64> = trials.iter().filter(|trial| trial.workers == number).map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let of_trials = |number: u8, of: fn(&WorkersTrial) -> f64| {
+        let values: Vec<f64> = trials.iter().filter(|trial| trial.workers == number).map(of).collect();
+        median(&values).unwrap_or(f64::NAN)
     };
     let Some(first) = workers.first() else { return text };
     for number in workers {
         let [line, fault] = [|trial: &WorkersTrial| trial.line_ns, |trial: &WorkersTrial| trial.fault_ns]
-            .map(|of| (median(*number, of), median(*number, of) / median(*first, of)));
+            .map(|of| (of_trials(*number, of), of_trials(*number, of) / of_trials(*first, of)));
         text += &format!("{number:>7} {:>9.0} {:>5.2} {:>10.0} {:>5.2}\n", line.0, line.1, fault.0, fault.1);
     }
     text

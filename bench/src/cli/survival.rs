@@ -11,7 +11,7 @@ use cxloe_link::wait::WaitStyle;
 use serde::Serialize;
 
 use super::Failure;
-use super::common::write;
+use super::common::{in_folder, raw_link, write};
 use crate::survival::{self, HEAD, SurvivalOptions, SurvivalResults, SurvivalSection};
 use cxloe_measure::machine::Machine;
 
@@ -99,14 +99,6 @@ struct Results {
     survival: SurvivalResults,
 }
 
-/// Parses the link of the nodes. UDP is refused: the nodes have no IP addresses.
-fn raw_link(text: &str) -> Result<Backend, String> {
-    match text.parse()? {
-        Backend::Udp => Err("choose a raw link: auto, xdp, packet or pnet".into()),
-        link => Ok(link),
-    }
-}
-
 /// Checks a size that the option `name` gives.
 fn checked(name: &str, size: ByteSize) -> Result<u64, Failure> {
     match size.0 > 0 && size.0.is_multiple_of(SIZE_UNIT) {
@@ -157,15 +149,9 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     if cfg!(debug_assertions) {
         to_stderr!("This program was built without optimisation: its times are longer than they have to be.");
     }
-    let folder = tempfile::Builder::new().prefix("cxloe-survival-").tempdir()?;
-    let done = match survival::run(&options, folder.path(), interrupt, &|line| to_stderr!("{line}")) {
-        Ok(done) => done,
-        Err(error) if interrupt.check().is_ok() => {
-            let kept = folder.keep();
-            return Err(format!("{error}; the logs are in {}", kept.display()).into());
-        }
-        Err(error) => return Err(error),
-    };
+    let done = in_folder("cxloe-survival-", interrupt, |folder| {
+        survival::run(&options, folder, interrupt, &|line| to_stderr!("{line}"))
+    })?;
     let table = table(&done);
     to_stdout!("{table}");
     let failed = done.lines.failed;

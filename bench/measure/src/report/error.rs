@@ -1,25 +1,7 @@
-//! Errors of writing, reading and computing reports, with their remedies.
-
-use std::io;
-use std::path::PathBuf;
+//! Errors of writing and computing reports, with their remedies.
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    #[error("{action} {} failed: {source}; check the folder and its rights", path.display())]
-    File {
-        /// Operation that failed, as a participle such as `writing`.
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
-    #[error("{} is not a report: {source}; give a file written with --json", path.display())]
-    Format {
-        path: PathBuf,
-        /// Position and kind of the deviation from the format.
-        source: serde_json::Error,
-    },
-    #[error("{} has schema {found}, and this program reads schema {expected}; use the program that wrote it", path.display())]
-    Schema { path: PathBuf, found: u32, expected: u32 },
     /// The name of a ratio is not of the form `a/b` or `a/(b+c)`.
     #[error("the ratio {text:?} cannot be read; write it as a/b or a/(b+c), with names of results")]
     Expression { text: String },

@@ -1,12 +1,10 @@
 //! Reports as JSON files, with one line for each result, so that line-based tools can compare two files.
 
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Report, ReportError, SCHEMA};
+use super::Report;
 
 /// Maximum length in bytes of a JSON value that stays on one line.
 const LINE: usize = 240;
@@ -14,32 +12,6 @@ const LINE: usize = 240;
 impl Report {
     pub fn to_json(&self) -> String {
         json_text(self)
-    }
-
-    /// Writes the report as JSON to the file at `path`.
-    ///
-    /// # Errors
-    /// Returns [`ReportError::File`] when the file cannot be written.
-    pub fn write_json(&self, path: &Path) -> Result<(), ReportError> {
-        fs::write(path, self.to_json()).map_err(|source| file("writing", path, source))
-    }
-
-    /// Reads a report from the file at `path`. Unknown fields are ignored.
-    ///
-    /// # Errors
-    /// Returns [`ReportError`] when the file cannot be read, is no report, or has another schema.
-    pub fn read_json(path: &Path) -> Result<Self, ReportError> {
-        let format = |source| ReportError::Format { path: path.into(), source };
-        let text = fs::read_to_string(path).map_err(|source| file("reading", path, source))?;
-        let value: Value = serde_json::from_str(&text).map_err(format)?;
-        // The schema is checked first, because a file with another schema may lack fields.
-        if let Some(found) = value.get("schema").and_then(Value::as_u64)
-            && found != u64::from(SCHEMA)
-        {
-            let found = u32::try_from(found).unwrap_or(u32::MAX);
-            return Err(ReportError::Schema { path: path.into(), found, expected: SCHEMA });
-        }
-        serde_json::from_value(value).map_err(format)
     }
 }
 
@@ -50,10 +22,6 @@ pub fn json_text(of: &impl serde::Serialize) -> String {
     lay_out(&value, 0, &mut text);
     text.push('\n');
     text
-}
-
-fn file(action: &'static str, path: &Path, source: std::io::Error) -> ReportError {
-    ReportError::File { action, path: path.into(), source }
 }
 
 /// Appends `value` to `text`. A long object or array of objects takes a line for each part; an array of
@@ -96,19 +64,11 @@ mod tests {
     }
 
     #[test]
-    fn written_and_read_back_it_is_the_same() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("report.json");
-        let report = full();
-        report.write_json(&path).unwrap();
-        assert_eq!(Report::read_json(&path).unwrap(), report);
-    }
-
-    #[test]
     fn the_layout_is_the_same_json() {
         let report = full();
         let laid_out: Value = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!(laid_out, serde_json::to_value(&report).unwrap());
+        assert_eq!(serde_json::from_value::<Report>(laid_out).unwrap(), report);
         assert!(report.to_json().lines().count() > 10, "it is broken into lines");
     }
 
@@ -136,19 +96,5 @@ mod tests {
         let other = [Statistic::P99, Statistic::OpsPerS, Statistic::BytesPerS];
         let names = other.map(|s| (serde_json::to_value(s).unwrap(), s.name()));
         assert!(names.iter().all(|(json, name)| json == name), "{names:?}");
-    }
-
-    #[test]
-    fn what_is_no_report_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.json");
-        assert!(matches!(Report::read_json(&path), Err(ReportError::File { .. })));
-        fs::write(&path, "{}").unwrap();
-        assert!(matches!(Report::read_json(&path), Err(ReportError::Format { .. })));
-        fs::write(&path, r#"{"schema": 2}"#).unwrap();
-        let error = Report::read_json(&path).unwrap_err().to_string();
-        assert!(error.contains("schema 2"), "{error}");
-        fs::write(&path, full().to_json().replacen('{', r#"{"later": [{}],"#, 1)).unwrap();
-        assert_eq!(Report::read_json(&path).unwrap(), full());
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A measurement records its times in [`Samples`], trial by trial, and its rates as [`Throughput`]. Both are
 //! added to a [`Report`], which computes the ratios to the limits measured beside them
-//! ([`Report::add_ratio`]). The report is written as JSON ([`Report::write_json`], read again by
-//! [`Report::read_json`]), CSV ([`Report::csv`]), tables for a terminal ([`Report::tables`]), one HTML page
-//! with pictures ([`Report::html`]), and full histograms in an HdrHistogram log ([`write_histogram_log`]).
+//! ([`Report::add_ratio`]). The report is written as JSON ([`Report::to_json`]), CSV ([`Report::csv`]), tables for a
+//! terminal ([`Report::tables`]), one HTML page with pictures ([`Report::html`]), and full histograms in an HdrHistogram
+//! log ([`write_histogram_log`]).
 
 pub mod chart;
 mod conditions;

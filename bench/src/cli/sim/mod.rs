@@ -12,8 +12,8 @@ use self::by_name::by_name;
 use self::overrides::OverrideArgs;
 use self::summary::Summary;
 use super::Failure;
-use super::common::{ProgressUnit, bar, write};
-use cxloe_daemon::{to_stderr, to_stdout};
+use super::common::{ProgressUnit, bar, put};
+use cxloe_daemon::to_stderr;
 use cxloe_lab::Interrupt;
 use cxloe_sim::{Campaign, CampaignResults, Scenario, Trace};
 
@@ -125,10 +125,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     };
     let summary = Summary::new(&campaign, &outcome);
     let _ = write!(std::io::stdout(), "{summary}");
-    if let Some(path) = &args.json {
-        write(path, &serde_json::to_vec_pretty(&summary)?)?;
-        to_stdout!("results: {}", path.display());
-    }
+    put("results:", &args.json, || Ok(serde_json::to_vec_pretty(&summary)?))?;
     for failing in summary.failing.iter().take(NAMED_MAX) {
         to_stderr!("\nseed {}: {}\n  reproduce: {}", failing.seed, failing.what, failing.reproduce);
     }

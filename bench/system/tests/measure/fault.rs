@@ -121,5 +121,5 @@ fn run(arguments: &[&str]) -> Result<Report, Failed> {
         std::thread::sleep(Duration::from_millis(20));
     };
     ensure(status.success(), format!("{status}; it said: {}", fs::read_to_string(&log)?))?;
-    Ok(Report::read_json(&json)?)
+    Ok(serde_json::from_slice::<Report>(&std::fs::read(&json)?)?)
 }

@@ -80,7 +80,7 @@ fn in_every_way(only: &[&str]) -> Outcome {
     ensure((areas(), made()) == before, "areas of swap or groups are left")?;
 
     let path = folder.path().join("x.json");
-    Report::read_json(&path)?;
+    serde_json::from_slice::<Report>(&std::fs::read(&path)?)?;
     let json: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
     let figures = json["programs"]["figures"].as_array().ok_or("no figures")?;
     let absent: Vec<MemoryBacking> = absent_ways(&MemoryBacking::LIMITED, LabPrivilege::Root, folder.path())
@@ -133,7 +133,7 @@ fn the_standard_report_has_every_part() -> Outcome {
         command.current_dir(folder.path()).env("TMPDIR", folder.path()).stdin(Stdio::null()).output()?;
     ensure(output.status.success(), format!("{}: {}", output.status, output_text(&output)))?;
     let path = folder.path().join("x.json");
-    let report = Report::read_json(&path)?;
+    let report = serde_json::from_slice::<Report>(&std::fs::read(&path)?)?;
     for name in ["echo64", "read64", "read64_load70", "fetch4k", "uffd_floor4k", "uffd_inline_floor4k"] {
         ensure(report.result(name).is_some_and(|times| times.count > 0), format!("no {name}"))?;
     }

@@ -78,7 +78,7 @@ fn measure() -> Result<Everything, Failed> {
     }
     let (status, output_text) = to_the_end(command, folder.path())?;
     ensure(status.success(), format!("{status}; it said: {output_text}"))?;
-    let report = Report::read_json(&folder.path().join("json"))?;
+    let report = serde_json::from_slice::<Report>(&std::fs::read(folder.path().join("json"))?)?;
     Ok(Everything { folder, report, output_text })
 }
 
@@ -152,7 +152,7 @@ pub fn steps_of_load() -> Outcome {
     command.args(["--arrivals", "even", "--json"]).arg(&json);
     let (status, output_text) = to_the_end(command, folder.path())?;
     ensure(status.success(), format!("{status}; it said: {output_text}"))?;
-    let report = Report::read_json(&json)?;
+    let report = serde_json::from_slice::<Report>(&std::fs::read(&json)?)?;
     let offered: Vec<f64> = report.conditions.iter().filter_map(|c| c.offered_per_s).collect();
     ensure(offered.len() == 13 && offered.is_sorted_by(|a, b| a < b), format!("{offered:?}"))?;
     let most = report.rate("load_closed_local_r100").ok_or("no closed loop")?.ops_per_s;
