@@ -1,8 +1,10 @@
 //! Waits with a time limit; Ctrl-C ends them early.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cxloe_client::client::{Client, regions};
 use cxloe_lab::Interrupt;
 
 /// Interval at which the condition is checked.
@@ -56,4 +58,21 @@ pub fn pause(length: Duration, interrupt: &Interrupt) -> Waited<()> {
         thread::sleep(LOOK_EVERY.min(end.saturating_duration_since(Instant::now())));
     }
     Ok(())
+}
+
+/// Waits until the agent at `socket` can read a region, and returns the region's HPA.
+///
+/// # Errors
+/// As [`eventually`].
+pub fn readable(socket: &Path, region: &str, limit: Duration, interrupt: &Interrupt) -> Waited<u64> {
+    let mut found = 0;
+    eventually(&format!("the agent can read region {region}"), limit, interrupt, || {
+        let all = regions(socket).unwrap_or_default();
+        // The agent may list a region before it can answer reads, so a read is tried.
+        all.iter().find(|one| one.region == region).is_some_and(|one| {
+            found = one.hpa;
+            Client::connect(socket).and_then(|mut client| client.read(found)).is_ok()
+        })
+    })?;
+    Ok(found)
 }

@@ -16,7 +16,6 @@
 
 pub mod chaos;
 pub mod cli;
-pub mod connect;
 mod eventually;
 pub mod fabric;
 pub mod keys;

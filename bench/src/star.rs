@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use cxloe_client::client;
-use cxloe_client::message::{AttachedRegion, Attaching};
+use cxloe_client::message::Attaching;
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Health, Name, Protection};
 use cxloe_fabric::{Client, ClientError};
@@ -154,14 +154,13 @@ impl Star {
             ..CreateRegion::new(Name::new(region)?, bytes, cn_id(0)?)
         };
         self.order(self.manager.create_region(&create))?;
-        eventually(&format!("region {region} is attached"), LIMIT, interrupt, || {
-            self.attached(0, region).is_some()
-        })
+        let what = format!("region {region} is attached");
+        eventually(&what, LIMIT, interrupt, || self.is_attached(0, region))
     }
 
-    /// A region that the agent of compute node number `cn` has attached.
-    pub fn attached(&self, cn: usize, region: &str) -> Option<AttachedRegion> {
-        let all = client::regions(&self.socket(cn)).ok()?;
-        all.into_iter().find(|one| one.region == region && one.attachment == Attaching::Attached)
+    /// True if the agent of compute node number `cn` has attached a region.
+    pub fn is_attached(&self, cn: usize, region: &str) -> bool {
+        let all = client::regions(&self.socket(cn)).unwrap_or_default();
+        all.iter().any(|one| one.region == region && one.attachment == Attaching::Attached)
     }
 }

@@ -5,13 +5,14 @@ use cxloe_wire::random::Random;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cxloe_client::client::{Client, regions};
+use cxloe_client::client::Client;
 use cxloe_client::mapping::{MapOptions, Mapping};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
 
 use super::Failure;
 use super::daemons::{self, DaemonHost, READY};
+use crate::eventually::readable;
 use cxloe_lab::{Interrupt, Process};
 use cxloe_measure::agent_port::{AgentPort, AgentResults};
 use cxloe_measure::latency::LatencyPlan;
@@ -95,22 +96,8 @@ pub fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let manager = cxloe_fabric::Client::new(&place.manager)?;
     runtime.block_on(manager.create_region(&CreateRegion::new(name, SIZE, owner)))?;
-    let started = Instant::now();
-    loop {
-        interrupt.check()?;
-        let attached = regions(&socket).unwrap_or_default();
-        if let Some(region) = attached.iter().find(|r| r.region.as_str() == NAME) {
-            // The agent may list a region before it can answer reads, so a read is tried.
-            let mut client = Client::connect(&socket)?;
-            if client.read(region.hpa).is_ok() {
-                return Ok(Agent { _process: process, socket, hpa: region.hpa });
-            }
-        }
-        if started.elapsed() > READY {
-            return Err("cn-agent has not attached its region".into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let hpa = readable(&socket, NAME, READY, interrupt)?;
+    Ok(Agent { _process: process, socket, hpa })
 }
 
 impl Agent {

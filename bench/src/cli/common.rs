@@ -18,11 +18,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::Failure;
-use crate::connect::{Access, ConnectOptions, Connected, Lease};
 use cxloe_lab::Interrupt;
 use cxloe_measure::MeasuredRegion;
 use cxloe_measure::machine::{self, Machine};
 use cxloe_measure::report::{Link, Report, Samples, write_histogram_log};
+use cxloe_port::connect::{Access, ConnectOptions, Connected, Lease};
 
 /// Name of sessions with sealed frames in reports and output.
 pub const SEALED: &str = "sealed";

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cxloe_daemon::to_stderr;
 use cxloe_lab::{Host, Interrupt, Lab, LabError, Process};
 
 use super::Failure;
+use crate::eventually::eventually;
 
 /// URL of the lab's manager.
 pub(super) const MANAGER: &str = "http://10.77.0.1:7440";
@@ -69,21 +70,9 @@ pub(super) fn protect(command: &mut Command, insecure: bool, key: &Path) {
 pub(super) fn wait_for_nodes(url: &str, interrupt: &Interrupt) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = cxloe_fabric::Client::new(url)?;
-    let started = Instant::now();
-    loop {
-        interrupt.check()?;
-        let found = runtime.block_on(client.memory_nodes());
-        if found.as_ref().is_ok_and(|nodes| !nodes.is_empty()) {
-            return Ok(());
-        }
-        if started.elapsed() > READY {
-            return Err(match found {
-                Ok(_) => "mn-server has not registered with the manager".into(),
-                Err(e) => format!("the manager has not come up: {e}").into(),
-            });
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("mn-server registers with the manager", READY, interrupt, || {
+        runtime.block_on(client.memory_nodes()).is_ok_and(|nodes| !nodes.is_empty())
+    })
 }
 
 /// Prints the last lines of each daemon's log after a failure.

@@ -16,10 +16,8 @@
 
 use std::path::Path;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, FromArgMatches};
-use cxloe_client::client::{Client, regions};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
@@ -31,6 +29,7 @@ use nix::unistd::Pid;
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session};
 use super::daemons::{self, MANAGER, READY};
+use crate::eventually::{eventually, readable};
 use cxloe_lab::{Interrupt, Lab, Process};
 use cxloe_measure::MeasureError;
 use cxloe_measure::fault::Agent;
@@ -230,18 +229,10 @@ fn region(name: &str, interface: &str, on: &str, size: u64, interrupt: &Interrup
     let (name, on) = (Name::new(name)?, Name::new(on)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let manager = cxloe_fabric::Client::new(MANAGER)?;
-    let started = Instant::now();
-    loop {
-        let nodes = runtime.block_on(manager.memory_nodes())?;
-        if nodes.iter().any(|status| status.node.name == on) {
-            break;
-        }
-        interrupt.check()?;
-        if started.elapsed() > READY {
-            return Err(format!("mn-server {on} has not registered with the manager").into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually(&format!("mn-server {on} registers with the manager"), READY, interrupt, || {
+        let nodes = runtime.block_on(manager.memory_nodes()).unwrap_or_default();
+        nodes.iter().any(|status| status.node.name == on)
+    })?;
     let create = CreateRegion { on: vec![on], ..CreateRegion::new(name, size, owner) };
     runtime.block_on(manager.create_region(&create))?;
     Ok(())
@@ -266,19 +257,7 @@ fn start_agent(
         }
     })?;
     region("mapped", "cn1", "mn2", wanted.size.0, interrupt)?;
-    let started = Instant::now();
-    loop {
-        interrupt.check()?;
-        let attached = regions(&socket).unwrap_or_default();
-        if let Some(region) = attached.iter().find(|r| r.region.as_str() == "mapped")
-            && Client::connect(&socket)?.read(region.hpa).is_ok()
-        {
-            let processes = vec![pid(&process), pid(memory_node)];
-            return Ok((process, Agent { socket, region: "mapped".into(), processes }));
-        }
-        if started.elapsed() > READY {
-            return Err("cn-agent has not attached its region".into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    readable(&socket, "mapped", READY, interrupt)?;
+    let processes = vec![pid(&process), pid(memory_node)];
+    Ok((process, Agent { socket, region: "mapped".into(), processes }))
 }

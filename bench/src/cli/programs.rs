@@ -9,7 +9,6 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use cxloe_client::client::regions;
 use cxloe_daemon::{to_stderr, to_stdout};
@@ -22,6 +21,7 @@ use cxloe_link::wait::WaitStyle;
 use super::Failure;
 use super::common::{INSECURE, ProgressUnit, SEALED, bar, put, step, style};
 use super::daemons::{self, MANAGER, READY};
+use crate::eventually::eventually;
 use cxloe_compare::programs::{
     Absent, ComparisonResults, MemoryBacking, Plan, Program, ProgramsError, ProgramsTable, Remote, Resident,
     Sized, Stage, absent_ways, measure, programs, restore_forgotten, size,
@@ -416,12 +416,12 @@ impl Fabric {
                 c.args(["--cpus", &first.to_string()]);
             }
         })?;
-        wait_until(interrupt, "cn-agent does not answer", || regions(&socket).is_ok())?;
+        eventually("cn-agent answers", READY, interrupt, || regions(&socket).is_ok())?;
         if let Some(bytes) = swap {
             lab.enter("cn", || create(SWAP_REGION, bytes))??;
             let attached =
                 || regions(&socket).is_ok_and(|all| all.iter().any(|r| r.region.as_str() == SWAP_REGION));
-            wait_until(interrupt, "cn-agent has not attached the region to swap to", attached)?;
+            eventually("cn-agent attaches the region to swap to", READY, interrupt, attached)?;
         }
         let link = cxloe_client::client::counters(&socket).map_or(link, |counters| counters.backend);
         let program = std::env::current_exe()?.with_file_name("cn-agent");
@@ -437,21 +437,5 @@ fn create(name: &str, bytes: u64) -> Result<(), Failure> {
     let owner = CnId::new(CN.parse::<Mac>()?)?;
     let manager = cxloe_fabric::Client::new(MANAGER)?;
     runtime.block_on(manager.create_region(&CreateRegion::new(Name::new(name)?, bytes, owner)))?;
-    Ok(())
-}
-
-fn wait_until(
-    interrupt: &Interrupt,
-    otherwise: &str,
-    mut ready: impl FnMut() -> bool,
-) -> Result<(), Failure> {
-    let started = Instant::now();
-    while !ready() {
-        interrupt.check()?;
-        if started.elapsed() > READY {
-            return Err(otherwise.into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
     Ok(())
 }

@@ -31,13 +31,13 @@ use super::Failure;
 use super::common::{OutputArgs, ProgressUnit, bar, frames, report, step};
 use super::daemons;
 use super::quickstart_place::QuickstartNetwork;
-use crate::connect::{Access, ConnectOptions, Connected};
 use cxloe_lab::{Interrupt, LabPrivilege};
 use cxloe_measure::latency::LatencyPlan;
 use cxloe_measure::machine;
 use cxloe_measure::report::{Report, Samples, Statistic};
 use cxloe_measure::streams::StreamPlan;
 use cxloe_measure::{MeasureError, MeasuredRegion, fault_step};
+use cxloe_port::connect::{Access, ConnectOptions, Connected};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]

@@ -12,10 +12,10 @@ use serde_json::json;
 use super::Failure;
 use super::common::{OutputArgs, RegionArgs, frames, in_folder, report, shown, write_json};
 use super::pair::OptionalLink;
-use crate::connect::Shards;
 use crate::workers::{self, WorkersOptions, WorkersTrial};
 use cxloe_measure::report::Throughput;
 use cxloe_measure::scale::{ScalePlan, scale};
+use cxloe_port::connect::Shards;
 
 /// Measure how throughput grows with queues, or what workers cost
 ///

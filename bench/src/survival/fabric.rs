@@ -16,7 +16,7 @@ use cxloe_link::wait::WaitStyle;
 use nix::sys::signal::Signal;
 
 use super::SurvivalError;
-use crate::eventually::{eventually, moment};
+use crate::eventually::{eventually, moment, readable};
 use crate::star::{LIMIT, ORDER_MS, Star, cn_id};
 
 /// Number of memory nodes: two for the copies of a region, and one to move to.
@@ -182,7 +182,7 @@ impl SurvivalFabric {
     ) -> Result<Instant, SurvivalError> {
         let what = format!("cn{cn} attaches {}", regions.join(" and "));
         moment(&what, OFTEN, LIMIT, interrupt, || {
-            regions.iter().all(|region| self.star.attached(cn, region).is_some())
+            regions.iter().all(|region| self.star.is_attached(cn, region))
         })
     }
 
@@ -191,13 +191,7 @@ impl SurvivalFabric {
     /// # Errors
     /// That does not happen in time, or Ctrl-C.
     pub fn readable(&self, cn: usize, region: &str, interrupt: &Interrupt) -> Result<u64, SurvivalError> {
-        let mut found = 0;
-        eventually(&format!("cn{cn} can read region {region}"), LIMIT, interrupt, || {
-            let Some(listed) = self.star.attached(cn, region) else { return false };
-            found = listed.hpa;
-            client::Client::connect(&self.socket(cn)).and_then(|mut port| port.read(found)).is_ok()
-        })?;
-        Ok(found)
+        readable(&self.socket(cn), region, LIMIT, interrupt)
     }
 
     /// Makes a clone, or a snapshot if `sealed`, for the same compute node, and returns the time until the memory nodes
