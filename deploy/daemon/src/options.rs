@@ -278,10 +278,8 @@ mod tests {
     #[serde(rename_all = "kebab-case")]
     struct Flattened {
         #[arg(long)]
-        #[serde(skip_serializing_if = "Option::is_none")]
         log_format: Option<String>,
         #[arg(long)]
-        #[serde(skip_serializing_if = "Option::is_none")]
         ethertype: Option<EtherType>,
     }
 
@@ -297,6 +295,8 @@ mod tests {
         let options = Flattening { worker_count: Some(2), common };
         assert_eq!(read(&to_toml(&options)).unwrap(), options);
         assert_eq!(read("").unwrap(), Flattening::default());
+        assert_eq!(to_toml(&Flattening::default()).trim(), "", "what is not given is left out");
+        assert_eq!(over(&Flattening::default(), &options), options);
         for (text, said) in [
             (
                 "worker-count = 1\nlog-fromat = 'x'\n",
