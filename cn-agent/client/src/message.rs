@@ -386,7 +386,7 @@ impl From<SpaceError> for RefusalReason {
 }
 
 /// A session with a memory node, as `cn-agent sessions` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Session {
     /// State and counters of the session.
     #[serde(flatten)]
@@ -580,7 +580,6 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read, limit: usize) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_wire::session::RequesterCounters;
     use proptest::prelude::*;
 
     #[test]
@@ -620,25 +619,9 @@ mod tests {
     #[test]
     fn a_session_is_named_without_its_worker() {
         let session = |peer: &str, worker| Session {
-            status: RequesterStatus {
-                peer: peer.into(),
-                state: "open".into(),
-                streams: 4,
-                multi: true,
-                window: 256,
-                max_frame: 1514,
-                path_loses: None,
-                integrity: "insecure".into(),
-                unanswered: 0,
-                buffered: 0,
-                rtt_ns: 0,
-                rtt_variation_ns: 0,
-                timeout_ns: 0,
-                counters: RequesterCounters::default(),
-            },
-            refusal: None,
-            pace: None,
+            status: RequesterStatus { peer: peer.into(), ..RequesterStatus::default() },
             worker,
+            ..Session::default()
         };
         let (plain, queue) = ("02:00:00:00:00:02", "02:00:00:00:00:02 queue 1");
         assert_eq!(session(plain, None).peer(), plain);

@@ -127,10 +127,8 @@ mod tests {
                 peer: "02:00:00:00:00:02".into(),
                 state: "open".into(),
                 streams: 4,
-                multi: true,
                 window: 256,
                 max_frame: 1514,
-                path_loses: None,
                 integrity: "insecure".into(),
                 unanswered: 7,
                 buffered: 3,
@@ -146,10 +144,9 @@ mod tests {
                     dropped_full: 1,
                     ..RequesterCounters::default()
                 },
+                ..RequesterStatus::default()
             },
-            refusal: None,
-            pace: None,
-            worker: None,
+            ..Session::default()
         }
     }
 

@@ -68,19 +68,10 @@ pub(super) mod tests {
             region: name.into(),
             hpa: 1 << 40,
             size: 4096,
-            uid: None,
-            created_ms: 0,
-            sealed: false,
-            epoch: 0,
             state: "active".into(),
-            attachment: Attaching::Attached,
-            worker: 0,
             served_by: "ethernet".into(),
-            note: None,
             window: 16 << 30,
-            beyond_window: 0,
-            decoders: Vec::new(),
-            memory_nodes: Vec::new(),
+            ..AttachedRegion::default()
         }
     }
 

@@ -17,18 +17,9 @@ fn region(name: &str, size: u64) -> AttachedRegion {
         region: name.into(),
         hpa: 1 << 40,
         size,
-        uid: None,
-        created_ms: 0,
-        sealed: false,
-        epoch: 0,
         state: "active".into(),
-        attachment: Attaching::Attached,
-        worker: 0,
         served_by: "ethernet".into(),
-        note: None,
         window: 16 << 30,
-        beyond_window: 0,
-        decoders: Vec::new(),
         // The second memory node holds no region listed here, so its name is not known.
         memory_nodes: vec![AttachedLeg {
             memory_node: "mn-far".into(),
@@ -38,6 +29,7 @@ fn region(name: &str, size: u64) -> AttachedRegion {
             offset: 0,
             bytes: size,
         }],
+        ..AttachedRegion::default()
     }
 }
 
@@ -67,11 +59,6 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
     let status = RequesterStatus {
         peer: peer.into(),
         state: "open".into(),
-        streams: 4,
-        multi: true,
-        window: 256,
-        max_frame: 1514,
-        path_loses: None,
         integrity: "insecure".into(),
         unanswered: 7,
         buffered: 3,
@@ -79,6 +66,7 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
         rtt_variation_ns: 560,
         timeout_ns: 2_000_000,
         counters,
+        ..RequesterStatus::default()
     };
     let pace = SessionPace {
         phase: 'c',
@@ -88,7 +76,7 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
         duplicates: 0,
         delayed: 0,
     };
-    Session { status, refusal: None, pace: Some(pace), worker: None }
+    Session { status, pace: Some(pace), ..Session::default() }
 }
 
 /// Two snapshots of one agent, two seconds apart.

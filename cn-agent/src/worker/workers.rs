@@ -214,31 +214,16 @@ pub fn named(worker: usize, mut sessions: Vec<Session>) -> Vec<Session> {
 mod tests {
     use super::*;
     use cxloe_client::message::Counters;
-    use cxloe_wire::session::{RequesterCounters, RequesterStatus};
+    use cxloe_wire::session::RequesterStatus;
 
     const PEER: &str = "02:00:00:00:00:02";
 
     fn report(clients: usize, cpu: u32) -> WorkerReport {
-        let status = RequesterStatus {
-            peer: PEER.into(),
-            state: "open".into(),
-            streams: 4,
-            multi: true,
-            window: 256,
-            max_frame: 1514,
-            path_loses: None,
-            integrity: "insecure".into(),
-            unanswered: 0,
-            buffered: 0,
-            rtt_ns: 0,
-            rtt_variation_ns: 0,
-            timeout_ns: 0,
-            counters: RequesterCounters::default(),
-        };
+        let status = RequesterStatus { peer: PEER.into(), ..RequesterStatus::default() };
         WorkerReport {
             cpu: Some(cpu),
             cpu_time_ns: 5,
-            sessions: vec![Session { status, refusal: None, pace: None, worker: None }],
+            sessions: vec![Session { status, ..Session::default() }],
             counters: Counters { clients, ..Counters::default() },
         }
     }

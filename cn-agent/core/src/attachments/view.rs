@@ -64,7 +64,7 @@ pub enum Attaching {
 }
 
 /// A region as `cn-agent list` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedRegion {
     /// Name of the region, unique in the fabric.
     pub region: String,

@@ -53,7 +53,7 @@ pub struct RequesterCounters {
 }
 
 /// Status of a session, as `cn-agent sessions` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RequesterStatus {
     /// MAC address of the memory node.
     pub peer: String,
