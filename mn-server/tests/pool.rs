@@ -73,25 +73,28 @@ fn an_extent_reads_as_zeros_for_its_next_owner() {
         let extent = MpExtent(2);
         let start = pool.extent_start(extent).0;
         assert!(pool.is_known_zero(extent).unwrap());
-        pool.prepare_extent(extent).unwrap();
+        pool.prepare_extent(extent, |_| true).unwrap();
         assert!(!pool.is_known_zero(extent).unwrap(), "its owner may write from now on");
         for at in [start - 64, start, start + 2 * MIB - 64, start + 2 * MIB] {
             pool.write_lines(MpAddr(at), &[7; 64]);
         }
-        pool.zero_extent(extent).unwrap();
+        pool.zero_extent(extent, |_| true).unwrap();
         assert!(pool.is_known_zero(extent).unwrap());
         assert!(lines(&pool, start, 32768).iter().all(|byte| *byte == 0), "{spec}");
         assert_eq!(lines(&pool, start - 64, 1), [7; 64], "the neighbours keep their content");
         assert_eq!(lines(&pool, start + 2 * MIB, 1), [7; 64], "the neighbours keep their content");
         pool.write_lines(MpAddr(start), &[9; 64]);
-        pool.prepare_extent(extent).unwrap();
-        pool.prepare_extent(extent).unwrap();
+        pool.prepare_extent(extent, |_| true).unwrap();
+        pool.prepare_extent(extent, |_| true).unwrap();
         assert_eq!(lines(&pool, start, 1), [0; 64], "{spec}");
         assert!(matches!(
-            pool.zero_extent(MpExtent(4)),
+            pool.zero_extent(MpExtent(4), |_| true),
             Err(PoolError::NoSuchExtent { extent: 4, extents: 4 })
         ));
-        assert!(matches!(pool.prepare_extent(MpExtent(u32::MAX)), Err(PoolError::NoSuchExtent { .. })));
+        assert!(matches!(
+            pool.prepare_extent(MpExtent(u32::MAX), |_| true),
+            Err(PoolError::NoSuchExtent { .. })
+        ));
     }
 }
 
@@ -100,21 +103,21 @@ fn zeroing_can_be_ended_between_slices_and_begins_anew() {
     let pool = open(&options(PoolSpec::Anon, 8), &Host::default()).unwrap();
     let extent = MpExtent(1);
     let (start, last) = (pool.extent_start(extent), MpAddr(pool.extent_start(extent).0 + 2 * MIB - 64));
-    pool.prepare_extent(extent).unwrap();
+    pool.prepare_extent(extent, |_| true).unwrap();
     pool.write_lines(start, &[7; 64]);
     pool.write_lines(last, &[7; 64]);
     let mut told = Vec::new();
-    let ended = pool.zero_extent_while(extent, |bytes| {
+    let ended = pool.zero_extent(extent, |bytes| {
         told.push(bytes);
         false
     });
     assert_eq!((ended.unwrap(), told), (false, vec![MIB]));
     assert!(!pool.is_known_zero(extent).unwrap());
     assert_eq!((lines(&pool, start.0, 1), lines(&pool, last.0, 1)), (vec![0; 64], vec![7; 64]));
-    assert!(!pool.prepare_extent_while(extent, |_| false).unwrap());
+    assert!(!pool.prepare_extent(extent, |_| false).unwrap());
 
     let mut bytes = 0;
-    let done = pool.zero_extent_while(extent, |more| {
+    let done = pool.zero_extent(extent, |more| {
         bytes += more;
         true
     });
@@ -230,7 +233,7 @@ fn a_pool_file_keeps_its_incarnation_as_long_as_its_content_is_certain() {
     let (pool, incarnation, retained, _) = look(&path, &monday);
     assert!(incarnation != first && incarnation != 0 && !retained);
     assert!(!pool.is_known_zero(MpExtent(0)).unwrap());
-    pool.prepare_extent(MpExtent(0)).unwrap();
+    pool.prepare_extent(MpExtent(0), |_| true).unwrap();
     assert_eq!(lines(&pool, 0, 1), [0; 64], "nothing of the lost content reaches a new owner");
     drop(pool);
 
@@ -320,7 +323,7 @@ fn a_pool_file_is_sparse_until_an_extent_gets_an_owner() {
     let blocks = || fs::metadata(&path).unwrap().blocks() * 512;
     let before = blocks();
     assert!(before < 4 * MIB, "{before} bytes allocated");
-    pool.prepare_extent(MpExtent(9)).unwrap();
+    pool.prepare_extent(MpExtent(9), |_| true).unwrap();
     assert!(blocks() >= before + 2 * MIB, "blocks are reserved before a CN can write");
 }
 

@@ -55,7 +55,7 @@ fn seals() -> [Seal; 3] {
 
 /// Makes a frame with space for `seal`'s trailer, padded if short. Returns the length of its body too.
 fn frame(message: Message<'_>, seq: u64, stream: u8, tag: u8, addr: u64, seal: &Seal) -> (Vec<u8>, usize) {
-    let (dst, src) = if message.command().is_response() { (CN, MN) } else { (MN, CN) };
+    let (dst, src) = if message.command() as u8 & 0x80 != 0 { (CN, MN) } else { (MN, CN) };
     let header = Header {
         dst,
         src,

@@ -60,6 +60,3 @@ pub mod sanitizer;
 pub mod seccomp;
 pub mod session;
 pub mod trapped_calls;
-
-/// Exit code of a process whose memory is out of reach: `EX_TEMPFAIL` of `sysexits.h`.
-pub const OUT_OF_REACH: i32 = 75;

@@ -96,7 +96,7 @@ impl Job {
         for extent in &self.granted {
             // Preparing this extent destroys its content, which clones of it still need.
             table.complete_copies_from(*extent);
-            if !keep_going(0) || !pool.prepare_extent_while(*extent, &mut keep_going)? {
+            if !keep_going(0) || !pool.prepare_extent(*extent, &mut keep_going)? {
                 return Err(JobError::Stopped);
             }
         }
@@ -106,7 +106,7 @@ impl Job {
         for extent in &self.released {
             // Zeroing this extent destroys its content, which clones of it still need.
             table.complete_copies_from(*extent);
-            if !keep_going(0) || !pool.zero_extent_while(*extent, &mut keep_going)? {
+            if !keep_going(0) || !pool.zero_extent(*extent, &mut keep_going)? {
                 return Err(JobError::Stopped);
             }
         }

@@ -32,12 +32,6 @@ impl Direction {
 }
 
 impl Command {
-    /// Whether bit 7 of the code is set, as in all frames that only a memory node sends.
-    #[inline]
-    pub const fn is_response(self) -> bool {
-        self as u8 & 0x80 != 0
-    }
-
     /// Whether the command is a request of a stream: it takes a sequence number and gets exactly one response
     /// (R1). A [frame of many requests](Self::is_multi_request) takes a number for each line.
     #[inline]

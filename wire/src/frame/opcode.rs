@@ -295,7 +295,7 @@ mod tests {
             // The code of a control frame and the code of its answer differ only in bit 7.
             let other = Command::from_u8(code ^ 0x80).filter(|other| other.class() == CommandClass::Control);
             if let Some(other) = other.filter(|_| command.class() == CommandClass::Control) {
-                let role = if command.is_response() { "question" } else { "answer" };
+                let role = if code & 0x80 != 0 { "question" } else { "answer" };
                 write!(rows, ", {role} = 0x{:02X}", other as u8).unwrap();
             }
             rows.push_str(if many { ", many = true },\n" } else { " },\n" });

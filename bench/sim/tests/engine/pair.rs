@@ -124,7 +124,7 @@ fn a_later_value_replaces_the_failed_write_back() {
         pair.write(64 + line * 16 * 64, 10 + line);
     }
     let now = pair.net.now();
-    assert_eq!(pair.engine.read_cached(64), None);
+    assert_eq!(pair.engine.read_here(64).ok(), None);
     assert_eq!(pair.engine.read(64, ID, now, pair.link.transmit()), Ok(Read::Hit(content(2))));
     pair.net.heal_all();
     pair.until("the flush", |pair| pair.flush() == Ok(true));
@@ -145,8 +145,8 @@ fn frames_of_a_removed_region_are_dropped() {
     pair.until("the end of the read", |pair| pair.ended.ended == 1);
     assert_eq!(pair.ended.errors.len(), 1, "it fails with the session");
     assert_eq!(pair.engine.stranded(), 0);
-    assert_eq!(pair.engine.read_cached(64), None);
-    assert_eq!(pair.engine.read_cached(128), None);
+    assert_eq!(pair.engine.read_here(64).ok(), None);
+    assert_eq!(pair.engine.read_here(128).ok(), None);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_closed_range_is_written_back_alone() {
         "what is modified still may be"
     );
     pair.until("the read", |pair| pair.ended.ended == 1);
-    assert_eq!(pair.engine.read_cached(8192 + 128), None, "it does not come back into the cache");
+    assert_eq!(pair.engine.read_here(8192 + 128).ok(), None, "it does not come back into the cache");
     pair.until("the end", |pair| {
         let now = pair.net.now();
         pair.engine.write_back_range(&mut work, now, pair.link.transmit()) == Ok(true)
@@ -204,8 +204,8 @@ fn a_closed_range_is_written_back_alone() {
         (content(4), content(3))
     );
     assert_ne!(pair.mn.line(CN, 64).unwrap(), content(1), "the rest stays where it is");
-    assert_eq!(pair.engine.read_cached(64), Some(&content(1)));
-    assert_eq!(pair.engine.read_cached(8192), None);
+    assert_eq!(pair.engine.read_here(64).ok(), Some(&content(1)));
+    assert_eq!(pair.engine.read_here(8192).ok(), None);
 
     // While the range is being moved, operations are deferred. After it is opened again, they are accepted.
     pair.engine.begin_drain(closed.clone(), DrainReason::Moving);
@@ -328,9 +328,8 @@ fn what_nobody_maps_is_answered_by_policy() {
     let counters = engine.counters();
     assert_eq!((counters.unmapped_errors, counters.unmapped_poisoned), (5, 3));
     assert_eq!((counters.unmapped_ones, counters.unmapped_dropped, counters.failures), (3, 4, 8));
-    engine.set_unmapped(Unmapped::AllOnes);
     assert_eq!(engine.remove_miss_policy(0), Some(Unmapped::Poison));
-    assert_eq!(engine.read(poison, ID, now, tx), Ok(Read::Hit(ff)));
+    assert_eq!(engine.read(poison, ID, now, tx), Err(EngineError::Unmapped(poison)));
     assert_eq!(engine.remove_miss_policy(0), None);
     // A burst must not extend from an unmapped address into a mapped one.
     let over = Segment::straight(EXTENT * 8 - 64, 2);

@@ -159,7 +159,7 @@ fn bursts_of_interleaved_lines_meet_the_cache() {
     let written =
         fabric.engine.burst_write(&piece, mask, lines.as_flattened(), ID, now, fabric.link.transmit());
     assert_eq!(written, Ok(Write::Sent));
-    assert_eq!(fabric.engine.read_cached(hpa), None, "the burst has replaced it");
+    assert_eq!(fabric.engine.read_here(hpa).ok(), None, "the burst has replaced it");
     fabric.until("the write", |fabric| fabric.ended.ended == 2);
     assert_eq!([fabric.mns[1].line(CN, 192).unwrap(), fabric.mns[1].line(CN, 320).unwrap()], lines);
 }
@@ -189,8 +189,8 @@ fn a_lost_leg_loses_only_its_chunks() {
             assert_eq!(read, if chunk == 2 { lost } else { Ok(Read::Sent) }, "HPA {hpa:#x}");
         }
     }
-    assert_eq!(fabric.engine.read_cached(2 * 256), None);
-    assert_eq!(fabric.engine.read_cached(3 * 256), Some(&content(103)));
+    assert_eq!(fabric.engine.read_here(2 * 256).ok(), None);
+    assert_eq!(fabric.engine.read_here(3 * 256).ok(), Some(&content(103)));
     fabric.until("the flush", |fabric| {
         let now = fabric.net.now();
         fabric.engine.flush(now, fabric.link.transmit()) == Ok(true)

@@ -46,11 +46,6 @@ impl Engine {
         }
     }
 
-    /// Returns the line at `hpa` if it is cached, for callers that do not read on after a miss.
-    pub fn read_cached(&mut self, hpa: u64) -> Option<&Line> {
-        self.read_here(hpa).ok()
-    }
-
     /// Writes the line at `hpa` if it has a way in the cache already.
     ///
     /// # Errors

@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(node.burst(HPA + 4 * PAGE, 2), Ok(BurstRead::Alike([0xFF; LINE_SIZE])));
         assert_eq!(node.read(HPA + 32), Err(EngineError::Unaligned(HPA + 32)));
         // Lines of local memory are neither cached nor in flight, so a flush waits for nothing.
-        assert_eq!(node.engine.read_cached(HPA + PAGE), None);
+        assert_eq!(node.engine.read_here(HPA + PAGE).ok(), None);
         assert!(node.engine.write_here(HPA + PAGE, &[1; LINE_SIZE]).is_err());
         assert_eq!(node.engine.in_flight(), 0);
         let tx = node.link.transmit();

@@ -25,14 +25,13 @@ struct MissPolicy {
 #[derive(Default)]
 pub(super) struct MissPolicies {
     sorted: Vec<MissPolicy>,
-    default: Unmapped,
 }
 
 impl MissPolicies {
     fn policy(&self, hpa: u64) -> Unmapped {
         let before = self.sorted.partition_point(|range| range.hpa <= hpa).checked_sub(1);
         let range = before.map(|at| &self.sorted[at]).filter(|range| hpa - range.hpa < range.bytes);
-        range.map_or(self.default, |range| range.policy)
+        range.map_or(Unmapped::Error, |range| range.policy)
     }
 
     /// Makes room for a total of `policies`, which are then added without allocation.
@@ -67,11 +66,6 @@ impl MissPolicies {
 }
 
 impl Engine {
-    /// Sets the answer to accesses that have neither a route nor a policy; [`Unmapped::Error`] by default.
-    pub fn set_unmapped(&mut self, policy: Unmapped) {
-        self.miss_policies.default = policy;
-    }
-
     /// Sets the answer to accesses without a route to the `bytes` bytes from `hpa` on.
     ///
     /// # Errors

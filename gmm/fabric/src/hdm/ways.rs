@@ -45,8 +45,6 @@ pub enum WaysError {
 impl Ways {
     pub const ALL: [Ways; 8] =
         [Self::One, Self::Two, Self::Three, Self::Four, Self::Six, Self::Eight, Self::Twelve, Self::Sixteen];
-    /// Maximum number of targets of a decoder.
-    pub const COUNT_MAX: usize = 16;
 
     /// Number of targets, 1 to 16.
     #[inline]

@@ -110,13 +110,10 @@ impl Pool {
     ///
     /// The extent must not be mapped, and every worker must have passed the generation in which its mapping was
     /// removed.
-    pub fn prepare_extent(&self, extent: MpExtent) -> Result<(), PoolError> {
-        self.prepare_extent_while(extent, |_| true).map(drop)
-    }
-
-    /// [`prepare_extent`](Self::prepare_extent) in slices: `keep_going` gets the bytes done since the last call, and
-    /// stops the work by returning `false`. Returns whether the extent is ready.
-    pub fn prepare_extent_while(
+    ///
+    /// It works in slices: `keep_going` gets the bytes done since the last call, and stops the work by returning `false`.
+    /// Returns whether the extent is ready.
+    pub fn prepare_extent(
         &self,
         extent: MpExtent,
         mut keep_going: impl FnMut(u64) -> bool,
@@ -135,17 +132,9 @@ impl Pool {
         Ok(true)
     }
 
-    /// Zeroes an extent without an owner, unless it is known to be zero.
-    ///
-    /// The extent must not be mapped, and every worker must have passed the generation in which its mapping was
-    /// removed.
-    pub fn zero_extent(&self, extent: MpExtent) -> Result<(), PoolError> {
-        self.zero_extent_while(extent, |_| true).map(drop)
-    }
-
-    /// [`zero_extent`](Self::zero_extent) in slices: `keep_going` gets the bytes done since the last call, and stops
-    /// the work by returning `false`. Returns whether the extent is zero.
-    pub fn zero_extent_while(
+    /// Zeroes an extent without an owner, unless it is known to be zero. Conditions and slices are those of
+    /// [`prepare_extent`](Self::prepare_extent). Returns whether the extent is zero.
+    pub fn zero_extent(
         &self,
         extent: MpExtent,
         mut keep_going: impl FnMut(u64) -> bool,

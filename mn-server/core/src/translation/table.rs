@@ -189,9 +189,4 @@ impl PageTable {
             _ => None,
         })
     }
-
-    /// Maximum number of mappings in the table: one per extent of the pool.
-    pub fn capacity(&self) -> usize {
-        self.pool.extents() as usize
-    }
 }
