@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
-    let kinds = if args.only.is_empty() { Outage::ALL.to_vec() } else { args.only.clone() };
+    let kinds = if args.only.is_empty() { Outage::value_variants().to_vec() } else { args.only.clone() };
     let state = tempfile::Builder::new().prefix("cxloe-outages-").tempdir()?;
     let mut site = Site::new(state.path(), args.link, args.wait)?;
     let mut all = Vec::new();

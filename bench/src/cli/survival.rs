@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
 use cxloe_daemon::{Span, to_stderr, to_stdout};
 use cxloe_fabric::model::ByteSize;
 use cxloe_lab::Interrupt;
@@ -111,7 +111,10 @@ impl Args {
     fn options(&self) -> Result<SurvivalOptions, Failure> {
         let sizes = self.clone_sizes.iter().map(|size| checked("--clone-sizes", *size));
         Ok(SurvivalOptions {
-            sections: if self.only.is_empty() { SurvivalSection::ALL.to_vec() } else { self.only.clone() },
+            sections: match self.only.is_empty() {
+                true => SurvivalSection::value_variants().to_vec(),
+                false => self.only.clone(),
+            },
             rounds: self.rounds,
             operations: self.operations,
             bytes: checked("--size", self.size)?,

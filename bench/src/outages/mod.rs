@@ -44,18 +44,6 @@ pub enum Outage {
 }
 
 impl Outage {
-    /// All outages, in the order of the report.
-    pub const ALL: [Outage; 8] = [
-        Outage::Replaced,
-        Outage::Killed,
-        Outage::Down,
-        Outage::OtherMac,
-        Outage::OtherMtu,
-        Outage::Renamed,
-        Outage::Deleted,
-        Outage::Moved,
-    ];
-
     /// Causes the outage and ends it; an interface is away for the time `away`. Returns the time in which no answer was
     /// possible, as far as it can be observed from outside the memory node.
     fn happen(self, site: &mut Site, away: Duration) -> Result<Duration, KeysError> {

@@ -23,6 +23,7 @@ mod touches;
 use std::path::Path;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use cxloe_lab::Interrupt;
 use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
@@ -41,7 +42,7 @@ const POOL_ROOM: u64 = 64 << 20;
 /// Multiple of the size of pools, in bytes.
 const POOL_UNIT: u64 = 2 << 20;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum SurvivalSection {
     /// Lines and page faults of a mirrored region, beside those of a plain one.
@@ -61,28 +62,9 @@ pub enum SurvivalSection {
 }
 
 impl SurvivalSection {
-    /// All sections, in the order of the report.
-    pub const ALL: [SurvivalSection; 7] = [
-        SurvivalSection::Mirror,
-        SurvivalSection::Kill,
-        SurvivalSection::Writer,
-        SurvivalSection::Fill,
-        SurvivalSection::Drain,
-        SurvivalSection::Sealed,
-        SurvivalSection::Clones,
-    ];
-
     /// Name on the command line and in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SurvivalSection::Mirror => "mirror",
-            SurvivalSection::Kill => "kill",
-            SurvivalSection::Writer => "writer",
-            SurvivalSection::Fill => "fill",
-            SurvivalSection::Drain => "drain",
-            SurvivalSection::Sealed => "sealed",
-            SurvivalSection::Clones => "clones",
-        }
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -171,7 +153,7 @@ pub fn run(
     let fabric = SurvivalFabric::start(folder, options.setup(), interrupt)?;
     let (section, figures, counts) = (SurvivalSection::Mirror, Vec::new(), LineCounts::default());
     let mut run = SurvivalRun { fabric, options, interrupt, said, section, figures, counts };
-    for section in SurvivalSection::ALL.into_iter().filter(|section| options.has(*section)) {
+    for section in SurvivalSection::value_variants().iter().copied().filter(|section| options.has(*section)) {
         run.section = section;
         match section {
             SurvivalSection::Mirror => mirror::measure(&mut run),
@@ -257,8 +239,6 @@ fn rate(bytes: u64, took: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum;
-
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -279,16 +259,14 @@ mod tests {
 
     #[test]
     fn sections_have_one_name_everywhere() {
-        assert_eq!(SurvivalSection::value_variants(), SurvivalSection::ALL);
-        for section in SurvivalSection::ALL {
-            assert_eq!(section.to_possible_value().unwrap().get_name(), section.name());
+        for section in SurvivalSection::value_variants() {
             assert_eq!(serde_json::to_value(section).unwrap(), section.name());
         }
     }
 
     #[test]
     fn pools_have_room_for_what_is_measured() {
-        let all = options(&SurvivalSection::ALL).setup();
+        let all = options(SurvivalSection::value_variants()).setup();
         assert_eq!(all.pools, [2112 * MIB, 576 * MIB, 576 * MIB]);
         assert_eq!(all.compute_nodes, 4);
         let plain = options(&[SurvivalSection::Mirror]).setup();

@@ -55,15 +55,6 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    pub const ALL: [Pattern; 6] = [
-        Pattern::LoadLatency,
-        Pattern::Chase,
-        Pattern::Gups,
-        Pattern::Stream,
-        Pattern::Mix,
-        Pattern::HotCold,
-    ];
-
     pub fn name(self) -> &'static str {
         match self {
             Pattern::LoadLatency => "load-latency",
