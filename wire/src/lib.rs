@@ -22,6 +22,7 @@
 //! | [`frame`] | the bytes: the checked view of a received frame, every message of the protocol, the integrity trailer, and the IEEE 802.1Qbb frames of rate control. No state |
 //! | [`session`] | the rules (R1-R13 of `PROTOCOL.md`): [`session::Requester`] at the CN and [`session::Responder`] at the MN. Both are state machines: bytes and time in, frames and events out |
 //! | [`machine`] | the contract of every state machine that decides, here and in other crates |
+//! | [`counters!`] | counters that add up |
 //! | [`mod@spelled`] | one text form of a value, in output and in files |
 //! | [`time`] | time in the state machines: a number that the caller passes in |
 //! | `transmit` | [`Transmit`], the slots that sessions write frames into |
@@ -46,6 +47,7 @@ pub mod session;
 pub mod spelled;
 pub mod time;
 
+mod counters;
 mod transmit;
 
 pub use transmit::Transmit;

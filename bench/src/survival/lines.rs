@@ -44,27 +44,17 @@ pub enum LineAccess {
     Write,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LineCounts {
-    /// Operations on single lines that were done.
-    pub operations: u64,
-    /// Lines that were read and compared.
-    pub checked: u64,
-    /// Attempts that failed; their writes may have been carried out.
-    pub failed: u64,
-    /// Lines whose content was not permitted.
-    pub wrong: u64,
-}
-
-impl LineCounts {
-    #[must_use]
-    pub fn plus(self, other: LineCounts) -> LineCounts {
-        LineCounts {
-            operations: self.operations + other.operations,
-            checked: self.checked + other.checked,
-            failed: self.failed + other.failed,
-            wrong: self.wrong + other.wrong,
-        }
+cxloe_wire::counters! {
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    pub struct LineCounts {
+        /// Operations on single lines that were done.
+        pub operations: u64,
+        /// Lines that were read and compared.
+        pub checked: u64,
+        /// Attempts that failed; their writes may have been carried out.
+        pub failed: u64,
+        /// Lines whose content was not permitted.
+        pub wrong: u64,
     }
 }
 

@@ -196,16 +196,19 @@ impl SurvivalRun<'_> {
 
     /// Adds the counts of lines where no operation may fail.
     fn count(&mut self, lines: &mut [CheckedLines]) {
-        let counts =
-            lines.iter_mut().map(CheckedLines::take_counts).fold(LineCounts::default(), LineCounts::plus);
-        self.counts = self.counts.plus(counts);
+        let counts = lines
+            .iter_mut()
+            .map(CheckedLines::take_counts)
+            .reduce(|sum, one| sum.plus(&one))
+            .unwrap_or_default();
+        self.counts = self.counts.plus(&counts);
         self.note("failed operations", "count", counts.failed as f64, Some(Goal::AllAtMost(0.0)));
     }
 
     /// Adds the counts of lines where attempts are expected to fail, and returns the number of those that did.
     fn count_repeated(&mut self, lines: &mut CheckedLines) -> u64 {
         let counts = lines.take_counts();
-        self.counts = self.counts.plus(LineCounts { failed: 0, ..counts });
+        self.counts = self.counts.plus(&LineCounts { failed: 0, ..counts });
         counts.failed
     }
 

@@ -28,52 +28,35 @@ pub struct LinkInfo {
     pub max_frame: usize,
 }
 
-/// Counters of a link since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct LinkCounters {
-    /// Frames received and passed to the caller.
-    pub rx_frames: u64,
-    /// Bytes of these frames, without preamble and frame check sequence.
-    pub rx_bytes: u64,
-    /// Frames committed for transmission.
-    pub tx_frames: u64,
-    /// Bytes of the frames committed.
-    pub tx_bytes: u64,
-    /// Frames that the kernel dropped because the receive ring was full.
-    pub rx_dropped: u64,
-    /// Requests for a transmit slot when none was free.
-    pub tx_full: u64,
-    /// Frames that the kernel refused to send.
-    pub tx_errors: u64,
-    /// Frames not sent because a `udp` link has no outer address for their destination MAC.
-    #[serde(default)]
-    pub tx_unknown: u64,
-    /// Frames dropped because they came from another outer address than the one registered for their source
-    /// MAC.
-    #[serde(default)]
-    pub rx_forged: u64,
-    /// Datagrams dropped because they have no frame for this node: too short, or another destination MAC or
-    /// EtherType.
-    #[serde(default)]
-    pub rx_foreign: u64,
-}
-
-impl LinkCounters {
-    /// Adds the counters of `self` and `o`, for the joint counters of several links.
-    #[must_use]
-    pub fn plus(&self, o: &LinkCounters) -> LinkCounters {
-        LinkCounters {
-            rx_frames: self.rx_frames + o.rx_frames,
-            rx_bytes: self.rx_bytes + o.rx_bytes,
-            tx_frames: self.tx_frames + o.tx_frames,
-            tx_bytes: self.tx_bytes + o.tx_bytes,
-            rx_dropped: self.rx_dropped + o.rx_dropped,
-            tx_full: self.tx_full + o.tx_full,
-            tx_errors: self.tx_errors + o.tx_errors,
-            tx_unknown: self.tx_unknown + o.tx_unknown,
-            rx_forged: self.rx_forged + o.rx_forged,
-            rx_foreign: self.rx_foreign + o.rx_foreign,
-        }
+cxloe_wire::counters! {
+    /// Counters of a link since it was opened.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct LinkCounters {
+        /// Frames received and passed to the caller.
+        pub rx_frames: u64,
+        /// Bytes of these frames, without preamble and frame check sequence.
+        pub rx_bytes: u64,
+        /// Frames committed for transmission.
+        pub tx_frames: u64,
+        /// Bytes of the frames committed.
+        pub tx_bytes: u64,
+        /// Frames that the kernel dropped because the receive ring was full.
+        pub rx_dropped: u64,
+        /// Requests for a transmit slot when none was free.
+        pub tx_full: u64,
+        /// Frames that the kernel refused to send.
+        pub tx_errors: u64,
+        /// Frames not sent because a `udp` link has no outer address for their destination MAC.
+        #[serde(default)]
+        pub tx_unknown: u64,
+        /// Frames dropped because they came from another outer address than the one registered for their source
+        /// MAC.
+        #[serde(default)]
+        pub rx_forged: u64,
+        /// Datagrams dropped because they have no frame for this node: too short, or another destination MAC or
+        /// EtherType.
+        #[serde(default)]
+        pub rx_foreign: u64,
     }
 }
 

@@ -153,79 +153,53 @@ pub enum EngineEvent {
     },
 }
 
-/// Counts of operations since the engine was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EngineCounters {
-    /// Line reads answered by the cache.
-    pub read_hits: u64,
-    /// Line reads not answered by the cache, which went to a memory node.
-    pub read_misses: u64,
-    /// Line writes to lines in the cache.
-    pub write_hits: u64,
-    /// Line writes that took a new way of the cache, or that went to a memory node.
-    pub write_misses: u64,
-    /// Burst reads sent to memory nodes.
-    pub burst_reads: u64,
-    /// Burst writes sent to memory nodes.
-    pub burst_writes: u64,
-    /// Modified lines that were sent to their memory nodes.
-    pub write_backs: u64,
-    /// Operations that ended with an error other than `Busy`.
-    pub failures: u64,
-    /// Accesses to unmapped addresses that were answered with an error.
-    #[serde(default)]
-    pub unmapped_errors: u64,
-    /// Reads of unmapped addresses that were answered with poison.
-    #[serde(default)]
-    pub unmapped_poisoned: u64,
-    /// Reads of unmapped addresses that were answered with all ones.
-    #[serde(default)]
-    pub unmapped_ones: u64,
-    /// Writes to unmapped addresses that were dropped.
-    #[serde(default)]
-    pub unmapped_dropped: u64,
-    /// Reads of lines and bursts that local memory answered.
-    #[serde(default)]
-    pub local_reads: u64,
-    /// Writes of lines and bursts to local memory.
-    #[serde(default)]
-    pub local_writes: u64,
-    /// Times that requests were slowed down because of 802.1Qbb frames seen on the link.
-    #[serde(default)]
-    pub pauses_link: u64,
-    /// Times that requests were slowed down because of PFC frames counted by the NIC.
-    #[serde(default)]
-    pub pauses_nic: u64,
-    /// Times that requests were slowed down because of Congestion frames of memory nodes.
-    #[serde(default)]
-    pub pauses_mn: u64,
-}
-
-impl EngineCounters {
-    #[must_use]
-    pub fn plus(&self, other: &EngineCounters) -> EngineCounters {
-        macro_rules! sum {
-            ($($field:ident),* $(,)?) => { EngineCounters { $($field: self.$field + other.$field),* } };
-        }
-        sum!(
-            read_hits,
-            read_misses,
-            write_hits,
-            write_misses,
-            burst_reads,
-            burst_writes,
-            write_backs,
-            failures,
-            unmapped_errors,
-            unmapped_poisoned,
-            unmapped_ones,
-            unmapped_dropped,
-            local_reads,
-            local_writes,
-            pauses_link,
-            pauses_nic,
-            pauses_mn
-        )
+cxloe_wire::counters! {
+    /// Counts of operations since the engine was created.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct EngineCounters {
+        /// Line reads answered by the cache.
+        pub read_hits: u64,
+        /// Line reads not answered by the cache, which went to a memory node.
+        pub read_misses: u64,
+        /// Line writes to lines in the cache.
+        pub write_hits: u64,
+        /// Line writes that took a new way of the cache, or that went to a memory node.
+        pub write_misses: u64,
+        /// Burst reads sent to memory nodes.
+        pub burst_reads: u64,
+        /// Burst writes sent to memory nodes.
+        pub burst_writes: u64,
+        /// Modified lines that were sent to their memory nodes.
+        pub write_backs: u64,
+        /// Operations that ended with an error other than `Busy`.
+        pub failures: u64,
+        /// Accesses to unmapped addresses that were answered with an error.
+        #[serde(default)]
+        pub unmapped_errors: u64,
+        /// Reads of unmapped addresses that were answered with poison.
+        #[serde(default)]
+        pub unmapped_poisoned: u64,
+        /// Reads of unmapped addresses that were answered with all ones.
+        #[serde(default)]
+        pub unmapped_ones: u64,
+        /// Writes to unmapped addresses that were dropped.
+        #[serde(default)]
+        pub unmapped_dropped: u64,
+        /// Reads of lines and bursts that local memory answered.
+        #[serde(default)]
+        pub local_reads: u64,
+        /// Writes of lines and bursts to local memory.
+        #[serde(default)]
+        pub local_writes: u64,
+        /// Times that requests were slowed down because of 802.1Qbb frames seen on the link.
+        #[serde(default)]
+        pub pauses_link: u64,
+        /// Times that requests were slowed down because of PFC frames counted by the NIC.
+        #[serde(default)]
+        pub pauses_nic: u64,
+        /// Times that requests were slowed down because of Congestion frames of memory nodes.
+        #[serde(default)]
+        pub pauses_mn: u64,
     }
 }
 
