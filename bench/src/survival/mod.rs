@@ -196,11 +196,7 @@ impl SurvivalRun<'_> {
 
     /// Adds the counts of lines where no operation may fail.
     fn count(&mut self, lines: &mut [CheckedLines]) {
-        let counts = lines
-            .iter_mut()
-            .map(CheckedLines::take_counts)
-            .reduce(|sum, one| sum.plus(&one))
-            .unwrap_or_default();
+        let counts = lines.iter_mut().fold(LineCounts::default(), |sum, one| sum.plus(&one.take_counts()));
         self.counts = self.counts.plus(&counts);
         self.note("failed operations", "count", counts.failed as f64, Some(Goal::AllAtMost(0.0)));
     }
