@@ -23,6 +23,7 @@
 //! | [`session`] | the rules (R1-R13 of `PROTOCOL.md`): [`session::Requester`] at the CN and [`session::Responder`] at the MN. Both are state machines: bytes and time in, frames and events out |
 //! | [`machine`] | the contract of every state machine that decides, here and in other crates |
 //! | [`counters!`] | counters that add up |
+//! | [`named!`] | enumerations whose values have names |
 //! | [`mod@spelled`] | one text form of a value, in output and in files |
 //! | [`time`] | time in the state machines: a number that the caller passes in |
 //! | `transmit` | [`Transmit`], the slots that sessions write frames into |
@@ -48,6 +49,7 @@ pub mod spelled;
 pub mod time;
 
 mod counters;
+mod named;
 mod transmit;
 
 pub use transmit::Transmit;

@@ -11,50 +11,28 @@ pub const PAGE: usize = 4096;
 /// Bytes of a block, the unit of bulk transfers of a peer that cannot transfer all at once.
 pub const BLOCK: usize = 65536;
 
-/// Access pattern, the same for all peers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Pattern {
-    /// Reads of random lines, one at a time: each is a round trip that ends when its bytes have arrived.
-    Read64,
-    /// Writes of random lines, one at a time: each is a round trip that ends with the acknowledgement.
-    Write64,
-    /// Reads of random pages, one at a time.
-    Read4k,
-    /// Reads of random lines with many requests in flight.
-    Stream64,
-    /// Read of the whole memory in order, as fast as possible.
-    BulkRead,
-    /// Write of the whole memory in order, until the last byte is acknowledged.
-    BulkWrite,
-    /// Accesses of a recorded trace in their order, one at a time, each in whole lines.
-    Trace,
+cxloe_wire::named! {
+    /// Access pattern, the same for all peers, in the order of reports. A trace is measured only if a file has one.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Pattern {
+        /// Reads of random lines, one at a time: each is a round trip that ends when its bytes have arrived.
+        Read64 = "read64",
+        /// Writes of random lines, one at a time: each is a round trip that ends with the acknowledgement.
+        Write64 = "write64",
+        /// Reads of random pages, one at a time.
+        Read4k = "read4k",
+        /// Reads of random lines with many requests in flight.
+        Stream64 = "stream64",
+        /// Read of the whole memory in order, as fast as possible.
+        BulkRead = "bulk_read",
+        /// Write of the whole memory in order, until the last byte is acknowledged.
+        BulkWrite = "bulk_write",
+        /// Accesses of a recorded trace in their order, one at a time, each in whole lines.
+        Trace = "trace",
+    }
 }
 
 impl Pattern {
-    /// All patterns, in the order of reports. A trace is measured only if a file has one.
-    pub const ALL: [Pattern; 7] = [
-        Pattern::Read64,
-        Pattern::Write64,
-        Pattern::Read4k,
-        Pattern::Stream64,
-        Pattern::BulkRead,
-        Pattern::BulkWrite,
-        Pattern::Trace,
-    ];
-
-    /// Name in reports and CSV, in snake case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Pattern::Read64 => "read64",
-            Pattern::Write64 => "write64",
-            Pattern::Read4k => "read4k",
-            Pattern::Stream64 => "stream64",
-            Pattern::BulkRead => "bulk_read",
-            Pattern::BulkWrite => "bulk_write",
-            Pattern::Trace => "trace",
-        }
-    }
-
     /// True if each operation is timed; the results of other patterns are rates.
     #[cfg(test)]
     pub(crate) fn is_time(self) -> bool {

@@ -57,26 +57,13 @@ fn page_shapes(lines_max: usize, read: bool) -> Vec<(Echo, usize)> {
     shapes
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Streaming {
-    Reads,
-    Writes,
-    BurstReads,
-    BurstWrites,
-}
-
-impl Streaming {
-    /// All kinds, in the order of measurement.
-    pub const ALL: [Streaming; 4] =
-        [Streaming::Reads, Streaming::Writes, Streaming::BurstReads, Streaming::BurstWrites];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Streaming::Reads => "stream64",
-            Streaming::Writes => "stream64_write",
-            Streaming::BurstReads => "burst_read",
-            Streaming::BurstWrites => "burst_write",
-        }
+cxloe_wire::named! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Streaming {
+        Reads = "stream64",
+        Writes = "stream64_write",
+        BurstReads = "burst_read",
+        BurstWrites = "burst_write",
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
 use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::model::ByteSize;
 
@@ -150,7 +149,7 @@ enum Choice {
     All,
 }
 
-impl ValueEnum for Choice {
+impl clap::ValueEnum for Choice {
     fn value_variants<'a>() -> &'a [Self] {
         const CHOICES: [Choice; 7] = [
             Choice::One(Pattern::LoadLatency),
@@ -227,7 +226,7 @@ impl Args {
         }
         over.retain(|way| has_agent || *way != AccessPath::Mapped);
         Plan {
-            patterns: Pattern::value_variants().iter().copied().filter(chosen).collect(),
+            patterns: Pattern::ALL.into_iter().filter(chosen).collect(),
             over: distinct(over),
             bytes: self.working_set.map_or(bytes, |size| size.0),
             resident: distinct(self.resident.clone()),

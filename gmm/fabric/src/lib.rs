@@ -42,3 +42,4 @@ pub mod trust;
 #[cfg(feature = "client")]
 pub use client::Client;
 pub use client_error::{ClientError, Unanswered};
+pub use cxloe_wire::named;

@@ -23,26 +23,24 @@ const VIRTUAL_SWITCH: [u8; 16] =
 const DYNAMIC_CAPACITY: [u8; 16] =
     [0xca, 0x95, 0xaf, 0xa7, 0xf1, 0x83, 0x40, 0x18, 0x8c, 0x2f, 0x95, 0x26, 0x8e, 0x10, 0x1a, 0x2a];
 
-/// Event log of a component, by severity or kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Log {
-    /// Log number 0.
-    Informational,
-    /// Log number 1.
-    Warning,
-    /// Log number 2.
-    Failure,
-    /// Log number 3.
-    Fatal,
-    /// Log number 4.
-    DynamicCapacity,
+cxloe_fabric::named! {
+    /// Event log of a component, by severity or kind.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Log {
+        /// Log number 0.
+        Informational = "informational",
+        /// Log number 1.
+        Warning = "warning",
+        /// Log number 2.
+        Failure = "failure",
+        /// Log number 3.
+        Fatal = "fatal",
+        /// Log number 4.
+        DynamicCapacity = "dynamic capacity",
+    }
 }
 
 impl Log {
-    /// Every log, in the order of the numbers.
-    pub const ALL: [Self; 5] =
-        [Self::Informational, Self::Warning, Self::Failure, Self::Fatal, Self::DynamicCapacity];
-
     /// Returns the log with this number; `None` above 4.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
@@ -50,16 +48,6 @@ impl Log {
 
     pub fn number(self) -> u8 {
         self as u8
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Informational => "informational",
-            Self::Warning => "warning",
-            Self::Failure => "failure",
-            Self::Fatal => "fatal",
-            Self::DynamicCapacity => "dynamic capacity",
-        }
     }
 }
 

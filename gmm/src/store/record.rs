@@ -22,78 +22,43 @@ pub const FORMAT: u32 = 4;
 /// Key of the one record of [`Table::Meta`].
 const COUNTERS_KEY: &str = "counters";
 
-/// A table of a store, named after the kind of its records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Table {
-    /// Counters of the fabric, in a single record.
-    Meta,
-    /// Memory nodes; the key is the name.
-    MemoryNodes,
-    /// Compute nodes; the key is the CN id.
-    ComputeNodes,
-    /// Regions; the key is the name.
-    Regions,
-    /// Logical devices; the key is the memory node's name and the LD-ID.
-    LogicalDevices,
-    /// The latest background operation of each switch; the key is the switch's number.
-    Operations,
-    /// Quality-of-service controls; the key is the memory node's name.
-    Qos,
-    /// The last cleared event of each FM API event log; the key is the log's switch, port and number.
-    ClearedLogs,
-    /// Commands without a result; the key is the memory node's name and the command's number.
-    Commands,
-    /// The event log; the key is the event's number.
-    Events,
-    /// The leaders of the fabric; the key is the term.
-    LeaderTerms,
-    /// Orphans; the key is the memory node's name.
-    Orphans,
-    /// Tokens; the key is the token's id.
-    Tokens,
-    /// Joined nodes; the key is the kind and the name.
-    Joined,
+cxloe_fabric::named! {
+    /// A table of a store, named after the kind of its records; in the order in which a load reads them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Table {
+        /// Counters of the fabric, in a single record.
+        Meta = "meta",
+        /// Memory nodes; the key is the name.
+        MemoryNodes = "memory_nodes",
+        /// Compute nodes; the key is the CN id.
+        ComputeNodes = "compute_nodes",
+        /// Regions; the key is the name.
+        Regions = "regions",
+        /// Logical devices; the key is the memory node's name and the LD-ID.
+        LogicalDevices = "logical_devices",
+        /// The latest background operation of each switch; the key is the switch's number.
+        Operations = "operations",
+        /// Quality-of-service controls; the key is the memory node's name.
+        Qos = "qos",
+        /// The last cleared event of each FM API event log; the key is the log's switch, port and number.
+        ClearedLogs = "cleared_logs",
+        /// Commands without a result; the key is the memory node's name and the command's number.
+        Commands = "commands",
+        /// The event log; the key is the event's number.
+        Events = "events",
+        /// The leaders of the fabric; the key is the term. The table keeps its older name, which the existing stores of
+        /// this format use.
+        LeaderTerms = "reigns",
+        /// Orphans; the key is the memory node's name.
+        Orphans = "orphans",
+        /// Tokens; the key is the token's id.
+        Tokens = "tokens",
+        /// Joined nodes; the key is the kind and the name.
+        Joined = "joined",
+    }
 }
 
 impl Table {
-    /// Every table, in the order in which a load reads them.
-    pub const ALL: [Self; 14] = [
-        Self::Meta,
-        Self::MemoryNodes,
-        Self::ComputeNodes,
-        Self::Regions,
-        Self::LogicalDevices,
-        Self::Operations,
-        Self::Qos,
-        Self::ClearedLogs,
-        Self::Commands,
-        Self::Events,
-        Self::LeaderTerms,
-        Self::Orphans,
-        Self::Tokens,
-        Self::Joined,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Meta => "meta",
-            Self::MemoryNodes => "memory_nodes",
-            Self::ComputeNodes => "compute_nodes",
-            Self::Regions => "regions",
-            Self::LogicalDevices => "logical_devices",
-            Self::Operations => "operations",
-            Self::Qos => "qos",
-            Self::ClearedLogs => "cleared_logs",
-            Self::Commands => "commands",
-            Self::Events => "events",
-            // The table keeps its older name, which the existing stores of this format use.
-            Self::LeaderTerms => "reigns",
-            Self::Orphans => "orphans",
-            Self::Tokens => "tokens",
-            Self::Joined => "joined",
-        }
-    }
-
     /// The table with this name; `None` if this version has none.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name)

@@ -9,27 +9,29 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 
 use crate::outer::{Peers, UdpAddress};
 
-/// Implementation of [`Link`](crate::Link) for a real interface, or the rule by which one is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Backend {
-    /// The raw link that works on this interface and suits both single lines and streams: AF_XDP if the
-    /// driver passes frames without a copy, else AF_PACKET rings, else pnet.
-    #[default]
-    Auto,
-    /// Like `Auto`, but chosen for the shortest round trip of a line.
-    AutoLatency,
-    /// Like `Auto`, but chosen for the most frames per second.
-    AutoThroughput,
-    /// AF_XDP: needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace.
-    Xdp,
-    /// AF_PACKET rings: need CAP_NET_RAW.
-    Packet,
-    /// pnet: portable but slow, for kernels without packet rings.
-    Pnet,
-    /// UDP sockets: need no rights, and work on any network that carries IP. `Auto` never chooses them, as
-    /// both ends must use UDP.
-    Udp,
+cxloe_wire::named! {
+    /// Implementation of [`Link`](crate::Link) for a real interface, or the rule by which one is chosen.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(try_from = "String", into = "String")]
+    pub enum Backend {
+        /// The raw link that works on this interface and suits both single lines and streams: AF_XDP if the
+        /// driver passes frames without a copy, else AF_PACKET rings, else pnet.
+        #[default]
+        Auto = "auto",
+        /// Like `Auto`, but chosen for the shortest round trip of a line.
+        AutoLatency = "auto:latency",
+        /// Like `Auto`, but chosen for the most frames per second.
+        AutoThroughput = "auto:throughput",
+        /// AF_XDP: needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace.
+        Xdp = "xdp",
+        /// AF_PACKET rings: need CAP_NET_RAW.
+        Packet = "packet",
+        /// pnet: portable but slow, for kernels without packet rings.
+        Pnet = "pnet",
+        /// UDP sockets: need no rights, and work on any network that carries IP. `Auto` never chooses them, as
+        /// both ends must use UDP.
+        Udp = "udp",
+    }
 }
 
 impl Backend {
@@ -45,36 +47,14 @@ impl Backend {
     }
 }
 
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Backend::Auto => "auto",
-            Backend::AutoLatency => "auto:latency",
-            Backend::AutoThroughput => "auto:throughput",
-            Backend::Xdp => "xdp",
-            Backend::Packet => "packet",
-            Backend::Pnet => "pnet",
-            Backend::Udp => "udp",
-        })
-    }
-}
-
 impl FromStr for Backend {
     type Err = String;
     fn from_str(s: &str) -> Result<Self, String> {
-        Ok(match s {
-            "auto" => Backend::Auto,
-            "auto:latency" => Backend::AutoLatency,
-            "auto:throughput" => Backend::AutoThroughput,
-            "xdp" => Backend::Xdp,
-            "packet" => Backend::Packet,
-            "pnet" => Backend::Pnet,
-            "udp" => Backend::Udp,
-            _ => {
-                return Err(format!(
-                    "no link named `{s}`: choose auto, auto:latency, auto:throughput, xdp, packet, pnet or udp"
-                ));
-            }
+        let named = Backend::ALL.into_iter().find(|backend| backend.name() == s);
+        named.ok_or_else(|| {
+            format!(
+                "no link named `{s}`: choose auto, auto:latency, auto:throughput, xdp, packet, pnet or udp"
+            )
         })
     }
 }

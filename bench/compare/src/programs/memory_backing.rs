@@ -1,40 +1,29 @@
 //! Ways of holding more memory of a program than may be resident.
 
-use std::fmt;
-
 use serde::Serialize;
 
-/// Way in which a program's memory is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MemoryBacking {
-    /// All memory is local and resident.
-    Local,
-    /// Memory beyond the limit is remote, under `cn-agent exec`.
-    Exec,
-    /// Memory beyond the limit is swapped to a region that `cn-agent nbd` serves as a block device.
-    SwapNbd,
-    /// Memory beyond the limit is swapped to compressed memory of this machine.
-    SwapZram,
-    /// Memory beyond the limit is swapped to a file.
-    SwapFile,
+cxloe_wire::named! {
+    /// Way in which a program's memory is held.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum MemoryBacking {
+        /// All memory is local and resident.
+        Local = "local",
+        /// Memory beyond the limit is remote, under `cn-agent exec`.
+        Exec = "exec",
+        /// Memory beyond the limit is swapped to a region that `cn-agent nbd` serves as a block device.
+        SwapNbd = "swap-nbd",
+        /// Memory beyond the limit is swapped to compressed memory of this machine.
+        SwapZram = "swap-zram",
+        /// Memory beyond the limit is swapped to a file.
+        SwapFile = "swap-file",
+    }
 }
 
 impl MemoryBacking {
     /// Ways of holding memory that limit resident memory, in the order of reports.
     pub const LIMITED: [MemoryBacking; 4] =
         [MemoryBacking::Exec, MemoryBacking::SwapNbd, MemoryBacking::SwapZram, MemoryBacking::SwapFile];
-
-    /// Name in reports and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            MemoryBacking::Local => "local",
-            MemoryBacking::Exec => "exec",
-            MemoryBacking::SwapNbd => "swap-nbd",
-            MemoryBacking::SwapZram => "swap-zram",
-            MemoryBacking::SwapFile => "swap-file",
-        }
-    }
 
     /// Description of this way of holding memory, for reports.
     pub fn what(self) -> &'static str {
@@ -49,12 +38,6 @@ impl MemoryBacking {
             }
             MemoryBacking::SwapFile => "swap to a file on this machine's disk",
         }
-    }
-}
-
-impl fmt::Display for MemoryBacking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -22,7 +22,6 @@ mod share;
 mod stream;
 mod sweep;
 
-use std::fmt;
 use std::time::Duration;
 
 use arrivals::Spacing;
@@ -37,39 +36,22 @@ pub use share::{Share, ShareError};
 use crate::fault::Agent;
 use crate::{MeasureError, MeasuredRegion};
 
-/// Pattern of accesses to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Pattern {
-    /// Latency against load: random lines requested at increasing rates (open loop)
-    LoadLatency,
-    /// Pointer chase: each line contains the address of the next
-    Chase,
-    /// Random updates of single words (the HPC Challenge's RandomAccess)
-    Gups,
-    /// STREAM: copy, scale, add, triad
-    Stream,
-    /// Sequential and random accesses, reads and writes in the proportions of Intel's Memory Latency Checker
-    Mix,
-    /// Few hot pages among cold ones: latency against resident shares and hot shares
-    HotCold,
-}
-
-impl Pattern {
-    pub fn name(self) -> &'static str {
-        match self {
-            Pattern::LoadLatency => "load-latency",
-            Pattern::Chase => "chase",
-            Pattern::Gups => "gups",
-            Pattern::Stream => "stream",
-            Pattern::Mix => "mix",
-            Pattern::HotCold => "hot-cold",
-        }
-    }
-}
-
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+cxloe_wire::named! {
+    /// Pattern of accesses to measure.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Pattern {
+        /// Latency against load: random lines requested at increasing rates (open loop)
+        LoadLatency = "load-latency",
+        /// Pointer chase: each line contains the address of the next
+        Chase = "chase",
+        /// Random updates of single words (the HPC Challenge's RandomAccess)
+        Gups = "gups",
+        /// STREAM: copy, scale, add, triad
+        Stream = "stream",
+        /// Sequential and random accesses, reads and writes in the proportions of Intel's Memory Latency Checker
+        Mix = "mix",
+        /// Few hot pages among cold ones: latency against resident shares and hot shares
+        HotCold = "hot-cold",
     }
 }
 

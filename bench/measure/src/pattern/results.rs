@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
-
 use super::memory::{AccessPath, LINE_BYTES, Memory};
 use super::{Pattern, Share};
 use crate::bare::rate;
@@ -84,7 +82,7 @@ impl Results {
 
     /// Adds all results to `report`, pattern by pattern, and returns the samples.
     pub fn into_report(mut self, report: &mut Report) -> Vec<Samples> {
-        let rank = |pattern: &str| Pattern::value_variants().iter().position(|known| known.name() == pattern);
+        let rank = |pattern: &str| Pattern::ALL.iter().position(|known| known.name() == pattern);
         self.conditions.sort_by_key(|conditions| rank(&conditions.pattern));
         self.plots.sort_by_key(|plot| rank(&plot.pattern));
         let place = |name: &str| self.conditions.iter().position(|conditions| conditions.name == name);

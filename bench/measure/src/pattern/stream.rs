@@ -28,27 +28,18 @@ const TOLERANCE: f64 = 1e-13;
 /// leaves them.
 const FIRST: [f64; 3] = [2.0, 2.0, 0.0];
 
-/// One of STREAM's four loops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kernel {
-    Copy,
-    Scale,
-    Add,
-    Triad,
+cxloe_wire::named! {
+    /// One of STREAM's four loops.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Kernel {
+        Copy = "copy",
+        Scale = "scale",
+        Add = "add",
+        Triad = "triad",
+    }
 }
 
 impl Kernel {
-    const ALL: [Kernel; 4] = [Kernel::Copy, Kernel::Scale, Kernel::Add, Kernel::Triad];
-
-    fn name(self) -> &'static str {
-        match self {
-            Kernel::Copy => "copy",
-            Kernel::Scale => "scale",
-            Kernel::Add => "add",
-            Kernel::Triad => "triad",
-        }
-    }
-
     /// Returns the arrays that the kernel reads (the same twice if it reads only one), and the array that it
     /// writes: 0 for a, 1 for b, 2 for c.
     fn arrays(self) -> ([usize; 2], usize) {

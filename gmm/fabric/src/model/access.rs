@@ -20,57 +20,37 @@ const PREFIX: &str = "cx1";
 /// Number of characters of a token's id.
 const ID_LETTERS: usize = 8;
 
-/// Rights of a token's bearer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Role {
-    /// Every right.
-    #[serde(rename = "admin")]
-    Admin,
-    /// Right to look at everything, and to change the regions of the tenant's compute nodes.
-    #[serde(rename = "tenant")]
-    Tenant,
-    /// Right to look at everything.
-    #[serde(rename = "viewer")]
-    Viewer,
-    /// Right to have one memory node join.
-    #[serde(rename = "mn")]
-    MemoryNode,
-    /// Right to have one compute node join.
-    #[serde(rename = "cn")]
-    ComputeNode,
-    /// Right to have one client of the FM API join.
-    #[serde(rename = "fm")]
-    FmClient,
+cxloe_wire::named! {
+    /// Rights of a token's bearer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum Role {
+        /// Every right.
+        #[serde(rename = "admin")]
+        Admin = "admin",
+        /// Right to look at everything, and to change the regions of the tenant's compute nodes.
+        #[serde(rename = "tenant")]
+        Tenant = "tenant",
+        /// Right to look at everything.
+        #[serde(rename = "viewer")]
+        Viewer = "viewer",
+        /// Right to have one memory node join.
+        #[serde(rename = "mn")]
+        MemoryNode = "mn",
+        /// Right to have one compute node join.
+        #[serde(rename = "cn")]
+        ComputeNode = "cn",
+        /// Right to have one client of the FM API join.
+        #[serde(rename = "fm")]
+        FmClient = "fm",
+    }
 }
 
 impl Role {
-    /// Every role, in the order of the variants.
-    pub const ALL: [Self; 6] =
-        [Self::Admin, Self::Tenant, Self::Viewer, Self::MemoryNode, Self::ComputeNode, Self::FmClient];
-
     /// Returns true if a token of this role serves to join one node or FM client, after which it cannot be
     /// used again.
     pub fn joins(self) -> bool {
         matches!(self, Self::MemoryNode | Self::ComputeNode | Self::FmClient)
-    }
-
-    /// Name of the role, as in JSON and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Admin => "admin",
-            Self::Tenant => "tenant",
-            Self::Viewer => "viewer",
-            Self::MemoryNode => "mn",
-            Self::ComputeNode => "cn",
-            Self::FmClient => "fm",
-        }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 

@@ -1,26 +1,24 @@
 //! Protection of a region's content against the loss of a memory node.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Protection of a region's content.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Protection {
-    /// One copy: the content is lost with the memory node that holds it.
-    #[default]
-    None,
-    /// Two copies on different memory nodes: the content survives the loss of either.
-    Mirror,
+cxloe_wire::named! {
+    /// Protection of a region's content.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
+    pub enum Protection {
+        /// One copy: the content is lost with the memory node that holds it.
+        #[default]
+        None = "none",
+        /// Two copies on different memory nodes: the content survives the loss of either.
+        Mirror = "mirror",
+    }
 }
 
 impl Protection {
-    /// Every protection, in the order of the variants.
-    pub const ALL: [Self; 2] = [Self::None, Self::Mirror];
-
     /// Number of copies of each position of a region's decoders.
     pub const fn copies(self) -> u8 {
         match self {
@@ -29,22 +27,8 @@ impl Protection {
         }
     }
 
-    /// Name of the protection, as in JSON and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Mirror => "mirror",
-        }
-    }
-
     pub(crate) fn is_none(&self) -> bool {
         *self == Self::None
-    }
-}
-
-impl fmt::Display for Protection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 

@@ -16,8 +16,6 @@ mod local;
 mod mapped;
 mod port;
 
-use std::fmt;
-
 use cxloe_cn_core::cache::Line;
 
 pub(crate) use inline::over_inline;
@@ -31,33 +29,18 @@ use crate::MeasureError;
 
 pub const LINE_BYTES: u64 = cxloe_wire::frame::LINE_SIZE as u64;
 
-/// Way in which a pattern accesses memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum AccessPath {
-    /// Line by line through the line port; resident lines are in its line cache
-    Port,
-    /// Loads and stores of a mapping whose page faults an agent serves
-    Mapped,
-    /// Loads and stores of a mapping whose page faults the faulting thread serves
-    Inline,
-    /// Loads and stores of local memory, for comparison
-    Local,
-}
-
-impl AccessPath {
-    pub fn name(self) -> &'static str {
-        match self {
-            AccessPath::Port => "port",
-            AccessPath::Mapped => "mapped",
-            AccessPath::Inline => "inline",
-            AccessPath::Local => "local",
-        }
-    }
-}
-
-impl fmt::Display for AccessPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+cxloe_wire::named! {
+    /// Way in which a pattern accesses memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum AccessPath {
+        /// Line by line through the line port; resident lines are in its line cache
+        Port = "port",
+        /// Loads and stores of a mapping whose page faults an agent serves
+        Mapped = "mapped",
+        /// Loads and stores of a mapping whose page faults the faulting thread serves
+        Inline = "inline",
+        /// Loads and stores of local memory, for comparison
+        Local = "local",
     }
 }
 
