@@ -138,6 +138,24 @@ pub struct MapRequest {
     pub incoming: Option<u64>,
 }
 
+impl MapRequest {
+    /// A request to map an attached region, with pages read ahead.
+    pub fn new(region: impl Into<String>, kind: MappingKind, limit: u64, lost_wait: Duration) -> MapRequest {
+        MapRequest {
+            region: region.into(),
+            kind,
+            limit,
+            prefetch: true,
+            fresh: false,
+            lost_wait_ms: lost_wait.as_millis() as u64,
+            stay: false,
+            keeps: false,
+            resume: false,
+            incoming: None,
+        }
+    }
+}
+
 /// A mapped region, as `cn-agent paging` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagingView {

@@ -134,22 +134,11 @@ mod tests {
 
     use super::*;
     use crate::space::ONLY;
-    use cxloe_cn_core::mapped::SpaceOptions;
+    use crate::space::testing::options;
     use cxloe_cn_core::pager::{PAGE_BYTES, PageState};
 
     fn request(kind: MappingKind) -> MapRequest {
-        MapRequest {
-            region: "r".into(),
-            kind,
-            limit: 1 << 20,
-            prefetch: true,
-            fresh: false,
-            lost_wait_ms: 1000,
-            stay: false,
-            keeps: false,
-            resume: false,
-            incoming: None,
-        }
+        MapRequest::new("r", kind, 1 << 20, Duration::from_secs(1))
     }
 
     /// Spaces with one claimed space, for region `r`.
@@ -161,22 +150,7 @@ mod tests {
     }
 
     fn add(spaces: &mut Spaces, kind: MappingKind) -> u64 {
-        let options = SpaceOptions {
-            id: rand::random(),
-            region: "r".into(),
-            kind,
-            hpa: 1 << 40,
-            pages: 64,
-            view_pages: cxloe_cn_core::mapped::view_pages(kind, 64),
-            limit: 64,
-            prefetch: true,
-            fresh: false,
-            lost_wait: Duration::from_secs(1),
-            stay: false,
-            owner: None,
-            created_ms: 0,
-            user: None,
-        };
+        let options = options(kind);
         let id = options.id;
         spaces.add(Box::new(Space::create(options).unwrap())).unwrap();
         spaces.own(id, true);

@@ -57,49 +57,18 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use cxloe_cn_core::mapped::{MapRequest, MappingKind, SpaceOptions};
+    use cxloe_cn_core::mapped::{MapRequest, MappingKind};
     use cxloe_cn_core::pager::{PAGE_BYTES, PageState};
     use cxloe_cn_core::transfers::Transfers;
     use cxloe_wire::time::Time;
 
     use super::*;
     use crate::MapClaim;
+    use crate::space::testing::{HPA, options};
     use crate::space::{ONLY, Space};
 
-    const HPA: u64 = 1 << 40;
-
-    fn options(kind: MappingKind) -> SpaceOptions {
-        SpaceOptions {
-            id: rand::random(),
-            region: "r".into(),
-            kind,
-            hpa: HPA,
-            pages: 64,
-            view_pages: cxloe_cn_core::mapped::view_pages(kind, 64),
-            limit: 64,
-            prefetch: true,
-            fresh: false,
-            lost_wait: Duration::from_secs(1),
-            stay: false,
-            owner: None,
-            created_ms: 0,
-            user: None,
-        }
-    }
-
     fn request() -> MapRequest {
-        MapRequest {
-            region: "r".into(),
-            kind: MappingKind::Shared,
-            limit: 1 << 20,
-            prefetch: true,
-            fresh: false,
-            lost_wait_ms: 1000,
-            stay: false,
-            keeps: false,
-            resume: false,
-            incoming: None,
-        }
+        MapRequest::new("r", MappingKind::Shared, 1 << 20, Duration::from_secs(1))
     }
 
     fn add(spaces: &mut Spaces, space: Space) -> u64 {

@@ -60,18 +60,8 @@ impl PagingArgs {
 
     /// Builds the request to map `region`; `fresh` discards the content of the region first.
     pub fn map(&self, region: &Name, kind: MappingKind, fresh: bool) -> MapRequest {
-        MapRequest {
-            region: region.to_string(),
-            kind,
-            limit: self.local.0,
-            prefetch: !self.no_prefetch,
-            fresh,
-            lost_wait_ms: self.lost_wait.0.as_millis() as u64,
-            stay: false,
-            keeps: false,
-            resume: false,
-            incoming: None,
-        }
+        let request = MapRequest::new(region.to_string(), kind, self.local.0, self.lost_wait.0);
+        MapRequest { prefetch: !self.no_prefetch, fresh, ..request }
     }
 }
 

@@ -364,18 +364,7 @@ fn port_later(socket: &Path, region: &str) -> Outcome {
 }
 
 pub fn request(region: &str, kind: MappingKind) -> MapRequest {
-    MapRequest {
-        region: region.into(),
-        kind,
-        limit: 1 << 20,
-        prefetch: true,
-        fresh: false,
-        lost_wait_ms: 1000,
-        stay: false,
-        keeps: false,
-        resume: false,
-        incoming: None,
-    }
+    MapRequest::new(region, kind, 1 << 20, std::time::Duration::from_secs(1))
 }
 
 fn map(socket: &Path, region: &str) -> Outcome {

@@ -150,19 +150,8 @@ impl Mapping {
     pub fn open(socket: &Path, region: &str, options: MapOptions) -> Result<Mapping, MapError> {
         let MapOptions { limit, prefetch, fresh, lost_wait, wait, abandoned } = options;
         let agent = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or(MapError::Path)?;
-        let request = MapRequest {
-            region: region.into(),
-            kind: MappingKind::Shared,
-            limit,
-            prefetch,
-            fresh,
-            lost_wait_ms: lost_wait.as_millis() as u64,
-            stay: false,
-            keeps: false,
-            resume: false,
-            incoming: None,
-        };
-        let owner = Owner::map(socket, request)?;
+        let request = MapRequest::new(region, MappingKind::Shared, limit, lost_wait);
+        let owner = Owner::map(socket, MapRequest { prefetch, fresh, ..request })?;
         let file = owner.memory().ok_or(MapError::System {
             doing: "map the region",
             source: io::Error::other("no memory came with the agent's answer"),

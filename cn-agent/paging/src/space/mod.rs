@@ -324,3 +324,32 @@ impl Space {
         self.pager.set_limit(pages);
     }
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::time::Duration;
+
+    use cxloe_cn_core::mapped::{MappingKind, SpaceOptions, view_pages};
+
+    pub const HPA: u64 = 1 << 40;
+
+    /// Options of a space for the region `r`, which has 64 pages.
+    pub fn options(kind: MappingKind) -> SpaceOptions {
+        SpaceOptions {
+            id: rand::random(),
+            region: "r".into(),
+            kind,
+            hpa: HPA,
+            pages: 64,
+            view_pages: view_pages(kind, 64),
+            limit: 64,
+            prefetch: true,
+            fresh: false,
+            lost_wait: Duration::from_secs(1),
+            stay: false,
+            owner: None,
+            created_ms: 0,
+            user: None,
+        }
+    }
+}

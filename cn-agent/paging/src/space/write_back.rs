@@ -144,26 +144,11 @@ mod tests {
     use cxloe_cn_core::mapped::SpaceOptions;
 
     use super::*;
+    use crate::space::testing::options;
 
     /// A region that processes share, without resident pages.
     fn space() -> Space {
-        let options = SpaceOptions {
-            id: 7,
-            region: "r".into(),
-            kind: MappingKind::Shared,
-            hpa: 1 << 40,
-            pages: 64,
-            view_pages: 64,
-            limit: 64,
-            prefetch: true,
-            fresh: false,
-            lost_wait: Duration::from_secs(1),
-            stay: false,
-            owner: None,
-            created_ms: 0,
-            user: None,
-        };
-        Space::create(options).unwrap()
+        Space::create(options(MappingKind::Shared)).unwrap()
     }
 
     /// Whether the space's pages are written back when its last owner leaves.

@@ -121,19 +121,8 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
     if let Some(file) = &args.load {
         load(file, &agent, args.region.as_str())?;
     }
-    let request = MapRequest {
-        region: args.region.to_string(),
-        kind: MappingKind::Foreign,
-        // There is no limit, so no page is evicted.
-        limit: u64::MAX,
-        prefetch: true,
-        fresh: false,
-        lost_wait_ms: args.lost_wait.0.as_millis() as u64,
-        stay: false,
-        keeps: false,
-        resume: false,
-        incoming: None,
-    };
+    // There is no limit, so no page is evicted.
+    let request = MapRequest::new(args.region.to_string(), MappingKind::Foreign, u64::MAX, args.lost_wait.0);
     let mut owner = Owner::map(&agent, request).map_err(|e| of_agent_by(AGENT, e))?;
     let room = u64::from(owner.pages()) * PAGE_BYTES as u64;
     let socket =

@@ -326,18 +326,8 @@ pub fn limits_change_and_mappings_end() -> Outcome {
 }
 
 fn private(_rig: &Pair) -> MapRequest {
-    MapRequest {
-        region: "pages".into(),
-        kind: MappingKind::Private,
-        limit: 1 << 20,
-        prefetch: true,
-        fresh: true,
-        lost_wait_ms: 1000,
-        stay: false,
-        keeps: false,
-        resume: false,
-        incoming: None,
-    }
+    let request = MapRequest::new("pages", MappingKind::Private, 1 << 20, Duration::from_secs(1));
+    MapRequest { fresh: true, ..request }
 }
 
 /// A program that sends malformed messages, misrepresents its memory or ends without a message is disconnected; another
