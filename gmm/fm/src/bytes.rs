@@ -141,6 +141,62 @@ pub trait Payload: Sized {
     }
 }
 
+/// Implements [`Payload`] for a structure whose fields follow each other; `+ 2` stands for two reserved bytes behind a
+/// field.
+macro_rules! fields {
+    ($type:ident: $($field:ident $(+ $reserved:literal)?),+) => {
+        impl $crate::bytes::Payload for $type {
+            fn read(
+                reader: &mut $crate::bytes::Reader<'_>,
+            ) -> Result<Self, $crate::bytes::WrongLength> {
+                $(
+                    let $field = $crate::bytes::Payload::read(reader)?;
+                    $(reader.skip($reserved)?;)?
+                )+
+                Ok(Self { $($field),+ })
+            }
+
+            fn write(&self, writer: &mut $crate::bytes::Writer) {
+                $(
+                    $crate::bytes::Payload::write(&self.$field, writer);
+                    $(writer.reserved($reserved);)?
+                )+
+            }
+        }
+    };
+}
+pub(crate) use fields;
+
+/// Implements [`Payload`] for little-endian numbers.
+macro_rules! numbers {
+    ($($number:ident),+) => {
+        $(impl Payload for $number {
+            fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+                reader.array().map(Self::from_le_bytes)
+            }
+
+            fn write(&self, writer: &mut Writer) {
+                writer.bytes(&self.to_le_bytes());
+            }
+        })+
+    };
+}
+numbers!(u8, u16, u32, u64);
+
+impl<P: Payload + Copy + Default, const N: usize> Payload for [P; N] {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        let mut all = [P::default(); N];
+        for one in &mut all {
+            *one = P::read(reader)?;
+        }
+        Ok(all)
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.list(self);
+    }
+}
+
 /// Payload of requests and responses without fields.
 impl Payload for () {
     fn read(_: &mut Reader<'_>) -> Result<Self, WrongLength> {

@@ -1,6 +1,6 @@
 //! Commands of every component: Identify, Background Operation Status, Response Message Limit (00xxh), logs (04xxh).
 
-use super::bytes::{Payload, Reader, Writer, WrongLength};
+use super::bytes::{Payload, Reader, Writer, WrongLength, fields};
 use super::header::ReturnCode;
 
 /// Component type of a switch in [`Identity`].
@@ -32,24 +32,7 @@ pub struct Identity {
     pub component_type: u8,
 }
 
-impl Payload for Identity {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self {
-            vendor: reader.u16()?,
-            device: reader.u16()?,
-            subsystem_vendor: reader.u16()?,
-            subsystem: reader.u16()?,
-            serial: reader.u64()?,
-            message_max: reader.u8()?,
-            component_type: reader.u8()?,
-        })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u16(self.vendor).u16(self.device).u16(self.subsystem_vendor).u16(self.subsystem);
-        writer.u64(self.serial).u8(self.message_max).u8(self.component_type);
-    }
-}
+fields!(Identity: vendor, device, subsystem_vendor, subsystem, serial, message_max, component_type);
 
 /// Response to Background Operation Status (0002h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,15 +74,7 @@ pub struct ResponseLimit {
     pub n: u8,
 }
 
-impl Payload for ResponseLimit {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { n: reader.u8()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.n);
-    }
-}
+fields!(ResponseLimit: n);
 
 /// Identifier and size of one log in [`SupportedLogs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,15 +84,7 @@ pub struct LogEntry {
     pub size: u32,
 }
 
-impl Payload for LogEntry {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { id: reader.array()?, size: reader.u32()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(&self.id).u32(self.size);
-    }
-}
+fields!(LogEntry: id, size);
 
 /// Response to Get Supported Logs (0400h).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,12 +116,4 @@ pub struct GetLog {
     pub length: u32,
 }
 
-impl Payload for GetLog {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { id: reader.array()?, offset: reader.u32()?, length: reader.u32()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(&self.id).u32(self.offset).u32(self.length);
-    }
-}
+fields!(GetLog: id, offset, length);

@@ -1,7 +1,7 @@
 //! Dynamic capacity commands (56xxh), which reach a memory node through the tunnel: capacity is added to a
 //! host and released while the host runs. A host is an LD here.
 
-use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, count_u32};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, count_u32, fields};
 
 /// The unit of total capacity and decode lengths: 256 MiB.
 pub const CAPACITY_UNIT: u64 = 256 << 20;
@@ -31,29 +31,9 @@ pub struct DcdInfo {
     pub block_sizes: [u64; REGIONS_MAX],
 }
 
-impl Payload for DcdInfo {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let [hosts, regions, ..] = reader.array::<4>()?;
-        let add_policies = reader.u16()?;
-        reader.skip(2)?;
-        let removal_policies = reader.u16()?;
-        let [sanitize_mask, _] = reader.array()?;
-        let capacity = reader.u64()?;
-        let mut block_sizes = [0; REGIONS_MAX];
-        for mask in &mut block_sizes {
-            *mask = reader.u64()?;
-        }
-        Ok(Self { hosts, regions, add_policies, removal_policies, sanitize_mask, capacity, block_sizes })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.hosts).u8(self.regions).reserved(2).u16(self.add_policies).reserved(2);
-        writer.u16(self.removal_policies).u8(self.sanitize_mask).reserved(1).u64(self.capacity);
-        for mask in &self.block_sizes {
-            writer.u64(*mask);
-        }
-    }
-}
+fields!(DcdInfo:
+    hosts, regions + 2, add_policies + 2, removal_policies, sanitize_mask + 1, capacity, block_sizes
+);
 
 /// Request of Get Host DC Region Configuration (5601h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,15 +46,7 @@ pub struct GetHostRegions {
     pub first: u8,
 }
 
-impl Payload for GetHostRegions {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { host: reader.u16()?, count: reader.u8()?, first: reader.u8()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u16(self.host).u8(self.count).u8(self.first);
-    }
-}
+fields!(GetHostRegions: host, count, first);
 
 /// Configuration of one dynamic-capacity region of a host, encoded in 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,19 +65,7 @@ pub struct DcRegion {
     pub sanitize: u8,
 }
 
-impl Payload for DcRegion {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let (base, decode_length, length, block_size) =
-            (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
-        let [flags, _, _, _, sanitize, ..] = reader.array::<8>()?;
-        Ok(Self { base, decode_length, length, block_size, flags, sanitize })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u64(self.base).u64(self.decode_length).u64(self.length).u64(self.block_size);
-        writer.u8(self.flags).reserved(3).u8(self.sanitize).reserved(3);
-    }
-}
+fields!(DcRegion: base, decode_length, length, block_size, flags + 3, sanitize + 3);
 
 /// Response to Get Host DC Region Configuration (5601h).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,18 +117,7 @@ pub struct SetDcRegion {
     pub sanitize: u8,
 }
 
-impl Payload for SetDcRegion {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let [region, ..] = reader.array::<4>()?;
-        let block_size = reader.u64()?;
-        let [sanitize, ..] = reader.array::<4>()?;
-        Ok(Self { region, block_size, sanitize })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.region).reserved(3).u64(self.block_size).u8(self.sanitize).reserved(3);
-    }
-}
+fields!(SetDcRegion: region + 3, block_size, sanitize + 3);
 
 /// Request of Get DC Region Extent Lists (5603h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,17 +130,7 @@ pub struct GetExtents {
     pub first: u32,
 }
 
-impl Payload for GetExtents {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let host = reader.u16()?;
-        reader.skip(2)?;
-        Ok(Self { host, count: reader.u32()?, first: reader.u32()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u16(self.host).reserved(2).u32(self.count).u32(self.first);
-    }
-}
+fields!(GetExtents: host + 2, count, first);
 
 /// Extent: consecutive device addresses of a host's capacity, encoded in 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,18 +147,7 @@ pub struct Extent {
 
 pub(crate) const EXTENT_BYTES: usize = 40;
 
-impl Payload for Extent {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let (dpa, length) = (reader.u64()?, reader.u64()?);
-        let (tag, sequence) = (reader.array()?, reader.u16()?);
-        reader.skip(6)?;
-        Ok(Self { dpa, length, tag, sequence })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u64(self.dpa).u64(self.length).bytes(&self.tag).u16(self.sequence).reserved(6);
-    }
-}
+fields!(Extent: dpa, length, tag, sequence + 6);
 
 /// Response to Get DC Region Extent Lists (5603h).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Event logs (01xxh) and the 128-byte records in them: links and bindings at a switch, capacity at a device (CXL 3.1,
 //! 7.6.8 and 8.2.9.2.1).
 
-use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, fields};
 use super::dcd::Extent;
 use super::physical_switch::PortState;
 use super::virtual_switch::VppbStatus;
@@ -194,15 +194,7 @@ pub struct GetEvents {
     pub log: u8,
 }
 
-impl Payload for GetEvents {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { log: reader.u8()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.log);
-    }
-}
+fields!(GetEvents: log);
 
 /// Number and time of events that were lost because the log was full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -262,14 +254,11 @@ pub struct ClearEvents {
 impl Payload for ClearEvents {
     fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
         let [log, flags, count, ..] = reader.array::<6>()?;
-        let handles = (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?;
-        Ok(Self { log, all: flags & 1 != 0, handles })
+        Ok(Self { log, all: flags & 1 != 0, handles: reader.list(count.into())? })
     }
 
     fn write(&self, writer: &mut Writer) {
         writer.u8(self.log).u8(u8::from(self.all)).u8(count_u8(self.handles.len())).reserved(3);
-        for handle in &self.handles {
-            writer.u16(*handle);
-        }
+        writer.list(&self.handles);
     }
 }

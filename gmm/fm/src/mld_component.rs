@@ -1,7 +1,7 @@
 //! MLD component commands (54xxh), which reach a memory node through the tunnel: its LDs, the capacity
 //! reserved for each, and its quality of service.
 
-use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, fields};
 
 /// The unit of LD allocations: 256 MiB (granularity 0).
 pub const ALLOCATION_UNIT: u64 = 256 << 20;
@@ -17,15 +17,7 @@ pub struct LdInfo {
     pub qos: u8,
 }
 
-impl Payload for LdInfo {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { memory_size: reader.u64()?, ld_count: reader.u16()?, qos: reader.u8()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u64(self.memory_size).u16(self.ld_count).u8(self.qos);
-    }
-}
+fields!(LdInfo: memory_size, ld_count, qos);
 
 /// Request of Get LD Allocations (5401h): a range of LDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,15 +28,7 @@ pub struct GetLdAllocations {
     pub limit: u8,
 }
 
-impl Payload for GetLdAllocations {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { first: reader.u8()?, limit: reader.u8()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.first).u8(self.limit);
-    }
-}
+fields!(GetLdAllocations: first, limit);
 
 /// Capacity of one LD, in units of the response's granularity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,15 +39,7 @@ pub struct LdAllocation {
     pub range_2: u64,
 }
 
-impl Payload for LdAllocation {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { range_1: reader.u64()?, range_2: reader.u64()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u64(self.range_1).u64(self.range_2);
-    }
-}
+fields!(LdAllocation: range_1, range_2);
 
 /// Response to Get LD Allocations (5401h).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,18 +110,7 @@ impl Default for QosControl {
     }
 }
 
-impl Payload for QosControl {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let [enables, moderate, severe, interval] = reader.array()?;
-        let (request_basis, completion_interval) = (reader.u16()?, reader.u8()?);
-        Ok(Self { enables, moderate, severe, interval, request_basis, completion_interval })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(&[self.enables, self.moderate, self.severe, self.interval]);
-        writer.u16(self.request_basis).u8(self.completion_interval);
-    }
-}
+fields!(QosControl: enables, moderate, severe, interval, request_basis, completion_interval);
 
 /// Response to Get QoS Status (5405h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,15 +119,7 @@ pub struct QosStatus {
     pub backpressure: u8,
 }
 
-impl Payload for QosStatus {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { backpressure: reader.u8()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.backpressure);
-    }
-}
+fields!(QosStatus: backpressure);
 
 /// Request of Get QoS Allocated Bandwidth (5406h) and Get QoS Bandwidth Limit (5408h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,15 +130,7 @@ pub struct GetQosFractions {
     pub first: u8,
 }
 
-impl Payload for GetQosFractions {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { count: reader.u8()?, first: reader.u8()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.count).u8(self.first);
-    }
-}
+fields!(GetQosFractions: count, first);
 
 /// Request of Set QoS Allocated Bandwidth (5407h) and Set QoS Bandwidth Limit (5409h), response of these and of 5406h and
 /// 5408h.

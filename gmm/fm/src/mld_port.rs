@@ -1,7 +1,7 @@
 //! MLD port commands (53xxh): messages to the device behind a port, and accesses to the configuration and register space
 //! of its LDs.
 
-use super::bytes::{Payload, Reader, Writer, WrongLength};
+use super::bytes::{Payload, Reader, Writer, WrongLength, fields};
 use super::header::Dialect;
 use super::mctp::TYPE_CCI;
 
@@ -136,15 +136,7 @@ pub struct ConfigResponse {
     pub data: [u8; 4],
 }
 
-impl Payload for ConfigResponse {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { data: reader.array()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(&self.data);
-    }
-}
+fields!(ConfigResponse: data);
 
 /// Request of Send LD CXL.io Memory Request (5302h).
 #[derive(Debug, Clone, PartialEq, Eq)]

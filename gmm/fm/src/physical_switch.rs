@@ -1,6 +1,6 @@
 //! Physical switch commands (51xxh): identity of the switch, state of its ports, and their reset.
 
-use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, fields};
 
 /// Length in bytes of a bitmap with one bit for each port or VCS.
 pub(crate) const BITMAP_BYTES: usize = 32;
@@ -28,6 +28,16 @@ impl FromIterator<u8> for Bitmap {
     }
 }
 
+impl Payload for Bitmap {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        reader.array().map(Self)
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.bytes(&self.0);
+    }
+}
+
 /// Response to Identify Switch Device (5100h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwitchIdentity {
@@ -49,28 +59,10 @@ pub struct SwitchIdentity {
     pub decoders: u8,
 }
 
-impl Payload for SwitchIdentity {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let ingress_port = reader.u8()?;
-        reader.skip(1)?;
-        Ok(Self {
-            ingress_port,
-            ports: reader.u8()?,
-            virtual_switches: reader.u8()?,
-            active_ports: Bitmap(reader.array()?),
-            active_virtual_switches: Bitmap(reader.array()?),
-            vppbs: reader.u16()?,
-            bound_vppbs: reader.u16()?,
-            decoders: reader.u8()?,
-        })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.ingress_port).reserved(1).u8(self.ports).u8(self.virtual_switches);
-        writer.bytes(&self.active_ports.0).bytes(&self.active_virtual_switches.0);
-        writer.u16(self.vppbs).u16(self.bound_vppbs).u8(self.decoders);
-    }
-}
+fields!(SwitchIdentity:
+    ingress_port + 1, ports, virtual_switches, active_ports, active_virtual_switches, vppbs, bound_vppbs,
+    decoders
+);
 
 /// Request of Get Physical Port State (5101h).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,12 +216,4 @@ impl PortControl {
     pub const RESET_PPB: u8 = 2;
 }
 
-impl Payload for PortControl {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        Ok(Self { port: reader.u8()?, operation: reader.u8()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.port).u8(self.operation);
-    }
-}
+fields!(PortControl: port, operation);

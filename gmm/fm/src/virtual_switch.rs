@@ -1,7 +1,7 @@
 //! Virtual switch commands (52xxh): information about virtual CXL switches (VCS) and their virtual PCI-to-PCI
 //! bridges (vPPB), and bindings.
 
-use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, fields};
 
 /// LD-ID given for a vPPB that is not bound, or is bound to a port without LDs.
 pub const NO_LD: u8 = 0xFF;
@@ -68,6 +68,16 @@ impl VppbStatus {
     }
 }
 
+impl Payload for VppbStatus {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        reader.u8().map(Self::from_number)
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.number());
+    }
+}
+
 /// Status and binding of one virtual PCI-to-PCI bridge (vPPB) of a [`VirtualSwitch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vppb {
@@ -84,16 +94,7 @@ impl Vppb {
     pub const UNBOUND: Self = Self { status: VppbStatus::Unbound, port: 0, ld: NO_LD };
 }
 
-impl Payload for Vppb {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let [status, port, ld, _] = reader.array()?;
-        Ok(Self { status: VppbStatus::from_number(status), port, ld })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(&[self.status.number(), self.port, self.ld, 0]);
-    }
-}
+fields!(Vppb: status, port, ld + 1);
 
 /// States of a VCS: values of [`VirtualSwitch::state`].
 pub mod vcs_state {
@@ -173,16 +174,7 @@ pub struct BindVppb {
     pub ld: u16,
 }
 
-impl Payload for BindVppb {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let [vcs, vppb, port, _] = reader.array()?;
-        Ok(Self { vcs, vppb, port, ld: reader.u16()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(&[self.vcs, self.vppb, self.port, 0]).u16(self.ld);
-    }
-}
+fields!(BindVppb: vcs, vppb, port + 1, ld);
 
 /// Request of Unbind vPPB (5202h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,13 +211,4 @@ pub struct GenerateAer {
     pub header: [u8; 32],
 }
 
-impl Payload for GenerateAer {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
-        let [vcs, vppb, ..] = reader.array::<4>()?;
-        Ok(Self { vcs, vppb, error: reader.u32()?, header: reader.array()? })
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u8(self.vcs).u8(self.vppb).reserved(2).u32(self.error).bytes(&self.header);
-    }
-}
+fields!(GenerateAer: vcs, vppb + 2, error, header);
