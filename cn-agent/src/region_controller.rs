@@ -117,9 +117,6 @@ impl RegionController {
 
     /// Sets the manager's watermark (the progress of its store) at the time when this node joined; `None` if the node
     /// has not joined. To be called before the first request to the manager.
-    ///
-    /// # Errors
-    /// Any [`ControllerError`].
     pub fn join(&self, joined: Option<Watermark>) -> Result<(), ControllerError> {
         self.change(|attachments| {
             attachments.join(joined);
@@ -143,9 +140,6 @@ impl RegionController {
 
     /// Applies an answer of the manager. The change is stored before it takes effect, so that a region keeps its
     /// address.
-    ///
-    /// # Errors
-    /// Any [`ControllerError`].
     pub fn on_answer(&self, follow: &mut Follow, answer: ManagerAnswer) -> Result<(), ControllerError> {
         self.change(|attachments| Ok(follow.on_answer(answer, attachments)?))
     }

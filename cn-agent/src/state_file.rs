@@ -56,9 +56,6 @@ pub enum StateError {
 impl StateFile {
     /// Opens and locks the state files of the compute node `cn` in `dir`, which is created if need be. The lock is held
     /// as long as the returned value lives.
-    ///
-    /// # Errors
-    /// Any [`StateError`].
     pub fn lock(dir: &Path, cn: Mac) -> Result<StateFile, StateError> {
         let io = cxloe_daemon::StateError::io;
         fs::create_dir_all(dir).map_err(io("create the directory", dir))?;

@@ -127,9 +127,6 @@ async fn serve_node(client: Client, index: u32) -> Result<(), ClientError> {
 
 /// Starts the manager over the store of `place` and loads it: `creates` regions are created and destroyed one by one,
 /// and ten times as many by `clients` at once.
-///
-/// # Errors
-/// Returns any [`LiveError`].
 pub async fn measure(place: &FabricFiles, size: Size, creates: u32, clients: u32) -> Result<Live, LiveError> {
     let served = ManagerProcess::start(place).await?;
     let memory_bytes = resident_bytes(served.child.id()).unwrap_or(0);

@@ -106,9 +106,6 @@ impl Filling {
 
 /// Fills the store at `path` with a fabric of this size. Calls `tick` with the number of regions made so far;
 /// an error of `tick` ends the work.
-///
-/// # Errors
-/// Returns any [`PopulateError`].
 pub fn populate(
     path: &Path,
     size: Size,

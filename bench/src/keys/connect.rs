@@ -161,9 +161,6 @@ fn read_for(port: &mut Port, length: Duration) -> Result<f64, KeysError> {
 }
 
 /// Measures all kinds of flood alternately.
-///
-/// # Errors
-/// Returns any [`KeysError`].
 pub fn under_floods(
     site: &Site,
     plan: &FloodPlan,

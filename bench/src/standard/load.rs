@@ -29,9 +29,6 @@ pub struct LoadPlan {
 
 /// Measures `read64_load70`: times of line reads over the port of `target`, each counted from the request's arrival.
 /// Calls `progress` for each of `trials * 2` steps; returns the region.
-///
-/// # Errors
-/// Returns any [`MeasureError`].
 pub fn under_load(
     mut target: MeasuredRegion,
     plan: LoadPlan,

@@ -51,9 +51,6 @@ pub struct Device {
 impl Device {
     /// Locks and maps the file of `dax` in the folder `root`. In folders other than [`DEV_ROOT`], plain files may
     /// represent devices.
-    ///
-    /// # Errors
-    /// Any [`DeviceError`].
     pub fn claim(root: &Path, dax: &DaxDevice) -> Result<Device, DeviceError> {
         let path = root.join(&dax.device);
         let strange = |why: String| DeviceError::Strange { path: path.clone(), why };

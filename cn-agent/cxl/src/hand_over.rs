@@ -57,9 +57,6 @@ pub trait Regions: Send {
     fn questions(&self) -> Vec<BackingQuery>;
 
     /// Records the decision about a region: it gets this backing.
-    ///
-    /// # Errors
-    /// Any [`AnswerError`].
     fn answer(&self, question: &BackingQuery, backing: Backing) -> Result<(), AnswerError>;
 
     /// Regions that devices serve, with their devices.

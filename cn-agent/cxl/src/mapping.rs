@@ -74,9 +74,6 @@ impl Mapping {
     }
 
     /// Writes `data` from `offset` on; the offset and the length are multiples of 8.
-    ///
-    /// # Errors
-    /// [`MemoryGone`].
     #[inline]
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryGone> {
         let words = self.words(offset, data.len());
@@ -87,9 +84,6 @@ impl Mapping {
     }
 
     /// Writes zeros to `bytes` bytes from `offset` on; both are multiples of 8.
-    ///
-    /// # Errors
-    /// [`MemoryGone`].
     pub fn clear(&self, offset: u64, bytes: u64) -> Result<(), MemoryGone> {
         self.words(offset, bytes as usize).iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.outcome()

@@ -16,18 +16,12 @@ pub struct NoLibrary {
 }
 
 /// Finds the library by the path of the agent's program, `own`.
-///
-/// # Errors
-/// [`NoLibrary`].
 pub fn find(own: &Path) -> Result<PathBuf, NoLibrary> {
     find_called(own, FILE)
 }
 
 /// Finds the library `file` in the folder of `own`, where Cargo puts it, or in `../lib/cxloe`, where it is
 /// installed.
-///
-/// # Errors
-/// [`NoLibrary`].
 pub fn find_called(own: &Path, file: &'static str) -> Result<PathBuf, NoLibrary> {
     let beside = own.parent().unwrap_or(Path::new("."));
     let places = [beside.join(file), beside.join("../lib/cxloe").join(file)];

@@ -69,9 +69,6 @@ pub enum ProgramError {
 }
 
 /// Finds the program `name`, as a shell does, and checks that it can be served.
-///
-/// # Errors
-/// Any [`ProgramError`].
 pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
     let found = if name.as_bytes().contains(&b'/') {
         Some(PathBuf::from(name))

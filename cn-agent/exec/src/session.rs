@@ -141,9 +141,6 @@ impl BlockedSignals {
 
 impl Session {
     /// Starts the program with the memory that `owner` holds.
-    ///
-    /// # Errors
-    /// Any [`SessionError`].
     pub fn start(
         program: PathBuf,
         arguments: &[OsString],

@@ -165,18 +165,12 @@ pub struct Joined {
 }
 
 /// Makes this process a member, and waits for the agent's answer.
-///
-/// # Errors
-/// Any [`JoinError`].
 pub fn join(place: &MemberMemory, who: JoinKind<'_>) -> Result<Joined, JoinError> {
     // SAFETY: the call has no arguments and cannot fail. A cached process id would be the parent's after a fork.
     join_for(unsafe { libc::getpid() } as u32, place, who)
 }
 
 /// Joins with memory of process `pid`, a virtual machine monitor that passed its userfaultfd to this process.
-///
-/// # Errors
-/// Any [`JoinError`].
 pub fn join_for(pid: u32, place: &MemberMemory, who: JoinKind<'_>) -> Result<Joined, JoinError> {
     let none = |source| JoinError::NoAgent { agent: place.agent, source };
     let socket = Socket::connect(&place.agent, ANSWER_MAX).map_err(none)?;

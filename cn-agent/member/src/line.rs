@@ -50,9 +50,6 @@ impl HelperLine {
 
     /// Announces to the agent that these pages are about to be discarded; returns when the agent has acknowledged. If
     /// the agent has died, waits for its successor.
-    ///
-    /// # Errors
-    /// [`LineClosed`].
     pub fn discard(&self, pages: Pages) -> Result<(), LineClosed> {
         self.acquire();
         self.pages.store(u64::from(pages.first) << 32 | u64::from(pages.count), Ordering::Relaxed);

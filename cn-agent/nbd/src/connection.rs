@@ -90,9 +90,6 @@ struct Connection<'a> {
 }
 
 /// Serves a client until it disconnects. Requests that the client sent before it disconnected are still answered.
-///
-/// # Errors
-/// Any [`DisconnectReason`].
 pub fn serve(stream: UnixStream, slot: &ClientSlot, shared: &ServerState) -> Result<(), DisconnectReason> {
     let (place, read_only) = (&shared.options.place, shared.options.read_only);
     let found = place.find().inspect_err(|error| warn!(%error, "nothing to offer to a client"));

@@ -65,9 +65,6 @@ impl Purpose {
     }
 
     /// Checks that an agent created `file` for this purpose; returns the file's size in bytes.
-    ///
-    /// # Errors
-    /// Any [`NotAgentFile`].
     pub fn check(self, file: &File) -> Result<u64, NotAgentFile> {
         let sealed = fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| NotAgentFile::Other)?;
         let metadata = file.metadata()?;

@@ -101,9 +101,6 @@ pub struct Process {
 impl Process {
     /// Identifies the process `pid` for the user `uid`. The process must run with that user's rights only,
     /// unless `uid` is root or the agent's user.
-    ///
-    /// # Errors
-    /// Any [`ProcessError`].
     pub fn of(pid: u32, uid: u32) -> Result<Process, ProcessError> {
         let started = started(pid).ok_or(ProcessError::Ended(pid))?;
         let process = Process { pid, started, files: MemoryFiles::default() };

@@ -171,9 +171,6 @@ impl SharedState {
     }
 
     /// Opens the shared state of a dead agent. Returns it with the options of its space; `hpa` is 0 in them.
-    ///
-    /// # Errors
-    /// Any [`SharedStateError`].
     pub fn adopt(fd: OwnedFd) -> Result<(SharedState, SpaceOptions), SharedStateError> {
         let shown = File::from(fd);
         let length = Purpose::SharedState.check(&shown)?;

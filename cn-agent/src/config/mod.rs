@@ -114,9 +114,6 @@ pub struct Config {
 
 impl RunArgs {
     /// Reads the file, overlays the flags, and checks the result.
-    ///
-    /// # Errors
-    /// Any [`ConfigError`].
     pub fn resolve(&self) -> Result<Config, ConfigError> {
         let file = self.config.as_deref().map(options::read_options).transpose()?.unwrap_or_default();
         let mut settings = self.settings.over(&file);

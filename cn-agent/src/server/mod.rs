@@ -53,9 +53,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds the agent's socket at `path`, for the agent's user and group. While it is bound, no other process can bind it
 /// as this agent; requests are not answered yet.
-///
-/// # Errors
-/// Any [`SocketError`].
 pub fn bind(path: &Path) -> Result<Bound, SocketError> {
     Bound::bind(path, 0o660, "agent")
 }

@@ -97,9 +97,6 @@ impl Workers {
     }
 
     /// Sends each change as an order to the workers that it concerns.
-    ///
-    /// # Errors
-    /// [`OrdersGone`].
     pub fn follow(&self, changes: Vec<AttachmentChange>) -> Result<(), OrdersGone> {
         for change in changes {
             let region = match &change {

@@ -129,9 +129,6 @@ fn pieces(elements: &[Element], room: u64) -> Result<Vec<Piece>, HandoverError> 
 }
 
 /// Takes over the machine of the monitor that connected by `stream`; its memory has to fit into `room` bytes.
-///
-/// # Errors
-/// Any [`HandoverError`].
 pub fn receive(stream: UnixStream, room: u64) -> Result<Machine, HandoverError> {
     let deadline = Instant::now() + HANDOVER_TIMEOUT;
     let (mut message, mut elements, mut uffd) = (Vec::new(), None, None);

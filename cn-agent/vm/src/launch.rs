@@ -63,9 +63,6 @@ pub fn is_qemu(program: &OsStr) -> bool {
 }
 
 /// Builds the command from `words`, the first of which is the program, with the memory that `owner` holds.
-///
-/// # Errors
-/// Any [`LaunchError`].
 pub fn command(words: &[OsString], owner: &Owner, settings: &Settings<'_>) -> Result<Command, LaunchError> {
     let memory = owner.memory().ok_or(LaunchError::NoFile)?;
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());

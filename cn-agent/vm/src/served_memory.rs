@@ -53,9 +53,6 @@ pub struct ServedMemory(Vec<(Arc<HelperLine>, JoinHandle<()>)>);
 
 impl ServedMemory {
     /// Makes each piece of the machine's memory a member of the space, so that the agent serves the piece.
-    ///
-    /// # Errors
-    /// Any [`ServeError`].
     pub fn serve(
         machine: &Machine,
         source: &MemorySource,

@@ -173,9 +173,6 @@ impl Authority {
     }
 
     /// TLS configuration of a manager, with a certificate for the host names `names`.
-    ///
-    /// # Errors
-    /// [`AuthorityError`].
     pub fn server_config(&self, names: &[String]) -> Result<Arc<rustls::ServerConfig>, AuthorityError> {
         let tls = |error: String| AuthorityError::Tls(error);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;

@@ -64,9 +64,6 @@ impl AuthorityStore {
 }
 
 /// Reads the authority in `folder`, or makes and stores one there.
-///
-/// # Errors
-/// [`AuthorityError`].
 pub fn in_folder(folder: &Path) -> Result<Authority, AuthorityError> {
     let path = folder.join(AUTHORITY_FILE);
     let failed = |source: io::Error| match source.downcast::<WideFile>() {

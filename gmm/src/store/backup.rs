@@ -98,9 +98,6 @@ pub fn write(state: &FabricState, authority: Option<Digest>) -> Result<String, S
 }
 
 /// Reads a backup, and returns its head and its state.
-///
-/// # Errors
-/// Any [`BackupError`].
 pub fn read(text: &str) -> Result<(BackupHead, FabricState), BackupError> {
     let damaged = |reason: &dyn ToString| BackupError::Damaged(reason.to_string());
     let mut lines = text.lines();

@@ -102,9 +102,6 @@ pub struct Space {
 
 impl Space {
     /// Creates a space. This takes time and memory, so the serving thread must not call it.
-    ///
-    /// # Errors
-    /// Any [`MakeError`].
     pub fn create(options: SpaceOptions) -> Result<Space, MakeError> {
         let shared_state = SharedState::create(&options)?;
         let memory = match options.kind {
@@ -127,9 +124,6 @@ impl Space {
     /// Adopts a dead agent's space from `shared_state` and, if processes share the memory, its memory file.
     /// `place` returns the region's address and its size in bytes, which is larger than in the options if the
     /// region has grown; `None` if the region does not exist, or is another one of the same name.
-    ///
-    /// # Errors
-    /// Any [`MakeError`].
     pub fn adopt(
         shared_state: OwnedFd,
         memory: Option<OwnedFd>,

@@ -31,9 +31,6 @@ pub struct MachineFacts {
 
 impl MachineFacts {
     /// Asks QEMU for the facts of its machine.
-    ///
-    /// # Errors
-    /// Any [`QmpError`].
     pub fn ask(qmp: &mut Qmp) -> Result<MachineFacts, QmpError> {
         let version = qmp.execute("query-version", json!({}))?;
         let number = |part: &str| version["qemu"][part].as_u64().unwrap_or(0);

@@ -19,9 +19,6 @@ pub struct MovableMachine {
 
 impl MovableMachine {
     /// Creates the machine from a connection to its QEMU.
-    ///
-    /// # Errors
-    /// Any [`QmpError`].
     pub fn new(
         qmp: UnixStream,
         agent: PathBuf,

@@ -72,9 +72,6 @@ pub struct Qmp {
 
 impl Qmp {
     /// Starts the protocol on `socket`, and a thread that reads QEMU's lines.
-    ///
-    /// # Errors
-    /// Any [`QmpError`].
     pub fn begin(socket: UnixStream) -> Result<Qmp, QmpError> {
         let reading = socket.try_clone().map_err(|_| QmpError::Gone)?;
         let (answer, answers) = channel();
@@ -87,17 +84,11 @@ impl Qmp {
     }
 
     /// Executes a command, with the time limit [`ANSWER_MAX`].
-    ///
-    /// # Errors
-    /// Any [`QmpError`].
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         self.send(command, &arguments, None)
     }
 
     /// Passes a descriptor to QEMU; later commands refer to the descriptor as `name`.
-    ///
-    /// # Errors
-    /// Any [`QmpError`].
     pub fn give(&mut self, name: &str, descriptor: BorrowedFd<'_>) -> Result<(), QmpError> {
         self.send("getfd", &json!({ "fdname": name }), Some(descriptor)).map(drop)
     }
@@ -150,18 +141,12 @@ impl Qmp {
     }
 
     /// Asks QEMU whether the guest runs.
-    ///
-    /// # Errors
-    /// Any [`QmpError`].
     pub fn is_running(&mut self) -> Result<bool, QmpError> {
         let status = self.execute("query-status", json!({}))?;
         Ok(status["running"].as_bool().unwrap_or(false))
     }
 
     /// Switches capabilities of migrations.
-    ///
-    /// # Errors
-    /// Any [`QmpError`].
     pub fn set_capabilities(&mut self, capabilities: &[(&str, bool)]) -> Result<(), QmpError> {
         let list: Vec<Value> = capabilities
             .iter()

@@ -59,9 +59,6 @@ impl Ticket {
     }
 
     /// Reads the ticket at `path`, a file that only its owner can read.
-    ///
-    /// # Errors
-    /// Any [`TicketError`].
     pub fn read(path: &Path) -> Result<Ticket, TicketError> {
         let text = cxloe_private::read_to_string(path)
             .map_err(|source| TicketError::File { path: path.into(), source })?;

@@ -30,9 +30,6 @@ impl SharedAuthority {
     }
 
     /// The stored key; if there is none, `new` is stored and returned.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
     pub async fn or_new(&self, new: &str) -> Result<String, EtcdError> {
         // The key is read first, since a full database refuses every transaction that may write.
         if let Some(stored) = self.read().await? {
@@ -45,18 +42,12 @@ impl SharedAuthority {
     }
 
     /// The stored key, if there is one.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
     pub async fn read(&self) -> Result<Option<String>, EtcdError> {
         let found = self.gateway.range(&json!({"key": bytes(&self.key)}), TIMEOUT).await?;
         Ok(found.kvs.into_iter().next().map(|stored| stored.value))
     }
 
     /// Stores `pem` in the place of the stored key.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
     pub async fn replace(&self, pem: &str) -> Result<(), EtcdError> {
         let txn = json!({"compare": [], "success": [put(&self.key, pem)]});
         self.gateway.txn(&txn, TIMEOUT).await.map(drop)

@@ -78,9 +78,6 @@ impl Campaign {
     }
 
     /// Tries once to become the leader.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
     pub async fn attempt(&self) -> Result<Attempt, EtcdError> {
         let there = self.gateway.range(&json!({"key": bytes(&self.key)}), ANSWER_TIMEOUT).await?;
         if let Some(leader) = there.kvs.first() {
