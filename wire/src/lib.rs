@@ -48,8 +48,8 @@ pub mod session;
 pub mod spelled;
 pub mod time;
 
-mod counters;
-mod named;
+mod counter_sums;
+mod names;
 mod transmit;
 
 pub use transmit::Transmit;
