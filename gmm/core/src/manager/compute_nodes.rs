@@ -254,6 +254,10 @@ impl Manager {
             Some("it has regions: destroy them first")
         } else if self.index.regions_read_by(cn).next().is_some() {
             Some("it reads sealed regions of others: end that first (`gmm share-region R --with CN --stop`)")
+        } else if self.index.regions_left_by(cn).next().is_some() {
+            Some(
+                "memory nodes may still map a region that moved from it: wait for their answers, or reset the region",
+            )
         } else if self.devices_of(cn).next().is_some() {
             Some("logical devices are bound to it: unbind them first")
         } else if kept() {

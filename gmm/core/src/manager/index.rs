@@ -13,6 +13,7 @@ pub(super) struct Index {
     regions_on: BTreeMap<Name, BTreeSet<Name>>,
     regions_of: BTreeMap<CnId, BTreeSet<Name>>,
     regions_read_by: BTreeMap<CnId, BTreeSet<Name>>,
+    regions_left_by: BTreeMap<CnId, BTreeSet<Name>>,
     used: BTreeMap<Name, BTreeMap<CnId, u64>>,
     zeroing: BTreeMap<Name, u64>,
     bytes_of: BTreeMap<CnId, u64>,
@@ -51,6 +52,9 @@ impl Index {
                     for reader in &region.readers {
                         remove(&mut self.regions_read_by, &reader.cn, name);
                     }
+                    for former in region.legs.iter().filter_map(|leg| leg.former) {
+                        remove(&mut self.regions_left_by, &former.cn, name);
+                    }
                     region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
                 }
             }
@@ -78,6 +82,9 @@ impl Index {
                 self.regions_of.entry(region.owner).or_default().insert(region.name.clone());
                 for reader in &region.readers {
                     self.regions_read_by.entry(reader.cn).or_default().insert(region.name.clone());
+                }
+                for former in region.legs.iter().filter_map(|leg| leg.former) {
+                    self.regions_left_by.entry(former.cn).or_default().insert(region.name.clone());
                 }
                 region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
             }
@@ -114,6 +121,11 @@ impl Index {
     /// Returns the names of the sealed regions of other owners that `cn` may read.
     pub fn regions_read_by(&self, cn: CnId) -> impl Iterator<Item = &Name> {
         self.regions_read_by.get(&cn).into_iter().flatten()
+    }
+
+    /// Returns the names of the regions whose owner was `cn` and which a memory node may still map for `cn`.
+    pub fn regions_left_by(&self, cn: CnId) -> impl Iterator<Item = &Name> {
+        self.regions_left_by.get(&cn).into_iter().flatten()
     }
 
     /// Returns the bytes of `node` in regions of `cn` that are not being destroyed.

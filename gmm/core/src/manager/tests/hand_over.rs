@@ -331,3 +331,24 @@ fn a_move_does_not_wait_for_a_forgotten_memory_node() {
     fabric.settle_only(there);
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(2)));
 }
+
+/// While a memory node may still map the region for the former owner, the former owner's addresses must not be counted
+/// as those of a compute node that nobody knows any more.
+#[test]
+fn the_former_owner_is_not_forgotten_before_memory_nodes_have_answered() {
+    let mut fabric = Fabric::with_region();
+    fabric.order(Some(2), false).unwrap();
+    (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+    assert_eq!(fabric.owner_of_r(), cn(2));
+    fabric.now_ms += TIMEOUT_MS;
+    fabric.sync_cn(2).unwrap();
+    fabric.apply(Command::Tick).unwrap();
+    let forget = || Command::ForgetComputeNode(cn(1).into());
+    refused(fabric.apply(forget()).map(drop), "may still map");
+    fabric.settle();
+    fabric.apply(forget()).unwrap();
+    fabric.register_run(1, 6);
+    // A manager does not start with a state that contradicts itself.
+    fabric.restart_manager();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(2)));
+}
