@@ -234,7 +234,7 @@ impl Manager {
 
     /// Handles the case that an owner stopped using a region without completing its writes, so that a write
     /// may have reached only one copy. One copy of each position is kept as it is, and the other becomes
-    /// stale: copy 1, or copy 0 if only copy 0 is on an unreachable memory node.
+    /// stale: copy 1, or copy 0 if no memory node serves copy 0 at present.
     pub(super) fn writes_may_differ(&mut self, name: &Name, reason: &str) {
         let Some(region) = self.state.regions.get(name).cloned() else { return };
         let unused = matches!(region.state, RegionState::Creating | RegionState::Draining);
@@ -247,8 +247,8 @@ impl Manager {
             let (Some(one), Some(other)) = (in_sync.next(), in_sync.next()) else { continue };
             let (low, high) =
                 if region.legs[one].copy < region.legs[other].copy { (one, other) } else { (other, one) };
-            let reachable = |at: usize| self.is_reachable(&region.legs[at].memory_node);
-            legs.push(if reachable(low) || !reachable(high) { high } else { low });
+            let served = |at: usize| self.is_served(&region.legs[at]);
+            legs.push(if served(low) || !served(high) { high } else { low });
         }
         if !legs.is_empty() {
             self.mark_stale(region, &legs, reason);
@@ -261,6 +261,12 @@ impl Manager {
         for name in names {
             self.writes_may_differ(&name, "its owner's agent ended while it may have been writing");
         }
+    }
+
+    /// Returns true if the owner can use the leg: its memory node is reachable, and does not map it for a former owner
+    /// any more.
+    pub(super) fn is_served(&self, leg: &Leg) -> bool {
+        leg.former.is_none() && self.is_reachable(&leg.memory_node)
     }
 
     /// Returns true if new legs may be placed on the memory node: it is reachable and not drained.

@@ -11,7 +11,8 @@ use super::{Change, Manager, ManagerError};
 impl Manager {
     /// For a region that is to have one copy: unmaps one leg of each position that has two, unless this leg is still
     /// being filled with the content of the other one, which is to leave its memory node. Chooses the leg that is not
-    /// in sync, or else the one that is to leave its memory node, or else copy 1.
+    /// in sync, or else the one that no memory node serves at present, because what it has is out of reach once the
+    /// other one is zeroed; or else the one that is to leave its memory node, or else copy 1.
     pub(super) fn drop_surplus(&mut self, name: &Name) {
         let Some(mut region) = self.state.regions.get(name).cloned() else { return };
         if region.protect != Protection::None || region.state == RegionState::Draining {
@@ -22,7 +23,7 @@ impl Manager {
             let [one, other] = position[..] else { continue };
             let rank = |at: usize| {
                 let leg = &region.legs[at];
-                (!leg.is_in_sync(), self.leaves(leg), leg.copy)
+                (!leg.is_in_sync(), !self.is_served(leg), self.leaves(leg), leg.copy)
             };
             let (at, stays) = if rank(one) > rank(other) { (one, other) } else { (other, one) };
             let (leg, kept) = (&region.legs[at], &region.legs[stays]);

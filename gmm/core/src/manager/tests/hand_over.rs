@@ -352,3 +352,34 @@ fn the_former_owner_is_not_forgotten_before_memory_nodes_have_answered() {
     fabric.restart_manager();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(2)));
 }
+
+/// One memory node has given its copy to the new owner, and the other has not answered yet, when the new owner's agent
+/// is replaced: the copy that the new owner can use stays in sync.
+#[test]
+fn the_copy_that_moved_is_kept_when_the_new_owner_restarts() {
+    let mut fabric = Fabric::new(&[4, 4]);
+    (1..3).for_each(|last| fabric.register_cn(last));
+    let create = CreateRegion::new(name("r"), 2 * EXTENT, cn(1));
+    let create = CreateRegion { protect: Protection::Mirror, ..create };
+    fabric.apply(Command::CreateRegion(create)).unwrap();
+    fabric.settle();
+    (1..3).for_each(|last| fabric.sync_cn(last).unwrap());
+    fabric.order(Some(2), false).unwrap();
+    (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+    assert_eq!(fabric.owner_of_r(), cn(2));
+    let region = fabric.manager.region(&name("r")).unwrap();
+    let moved = region.legs.iter().find(|leg| leg.copy == 1).unwrap().memory_node.clone();
+    let there = fabric.nodes.iter().position(|node| node.name == moved).unwrap();
+    fabric.settle_only(there);
+    fabric.sync_cn(2).unwrap();
+    let registration = fabric.agents[&cn(2)].registration;
+    fabric.apply(Command::HungUp(liveness::NodeKey::Compute(cn(2)), registration)).unwrap();
+    fabric.register_run(2, 6);
+    let state = |fabric: &Fabric, copy: u8| {
+        let region = fabric.manager.region(&name("r")).unwrap();
+        region.legs.iter().find(|leg| leg.copy == copy).unwrap().state
+    };
+    assert_eq!((state(&fabric, 0), state(&fabric, 1)), (LegState::Stale, LegState::Mapped));
+    fabric.settle();
+    assert_eq!((state(&fabric, 0), state(&fabric, 1)), (LegState::Stale, LegState::Mapped));
+}

@@ -367,6 +367,20 @@ fn protection_changes_while_a_region_is_used() {
     assert_eq!(full.region().protect, Protection::None);
 }
 
+/// Both copies are in sync, because the owner has written nothing since the memory node of copy 0 became unreachable.
+#[test]
+fn the_copy_that_is_given_up_is_the_one_out_of_reach() {
+    let mut fabric = Fabric::mirrored(&[4, 4], 2);
+    fabric.pass(TIMEOUT_MS + 1, &[1]);
+    assert_eq!(fabric.legs(), [(0, 0, Mapped), (1, 1, Mapped)]);
+    fabric.protect(Protection::None).unwrap();
+    assert_eq!(fabric.legs(), [(1, 1, Mapped)]);
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+    fabric.register(0).unwrap();
+    fabric.settle();
+    assert_eq!((fabric.region().legs.len(), fabric.free()), (1, 6));
+}
+
 #[test]
 fn a_drained_node_is_emptied_while_its_regions_are_used() {
     let mut fabric = Fabric::racked(&[4, 4]);
