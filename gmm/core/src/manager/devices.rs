@@ -9,6 +9,7 @@ use cxloe_fabric::model::{
 };
 
 use super::cmem::CmemSpan;
+use super::mirror::is_live;
 use super::region_names::Nameless;
 use super::{Change, Manager, ManagerError};
 
@@ -33,7 +34,7 @@ impl Manager {
         ld.reserved.max(self.used_by(ld))
     }
 
-    /// Returns the bytes of a logical device in regions that are not being destroyed.
+    /// Returns the bytes of a logical device in regions, without what is being zeroed.
     pub(crate) fn used_by(&self, ld: &LogicalDevice) -> u64 {
         ld.binding.as_ref().map_or(0, |binding| self.index.used(&ld.memory_node, binding.compute_node))
     }
@@ -47,13 +48,17 @@ impl Manager {
         places.filter_map(|(node, id)| self.state.logical_devices.get(&(node.clone(), id)))
     }
 
-    /// Returns the regions of a logical device: all regions of its compute node with a leg on its memory
-    /// node.
+    /// Returns the regions of a logical device: all regions of its compute node with a leg on its memory node. A
+    /// region whose part there has moved away, or was given up, does not count while this part is being zeroed.
     pub fn regions_of_device(&self, ld: &LogicalDevice) -> Vec<&Region> {
         let Some(binding) = &ld.binding else { return Vec::new() };
         let regions = self.index.regions_of(binding.compute_node);
         let regions = regions.filter_map(|name| self.state.regions.get(name));
-        regions.filter(|region| region.lies_on(&ld.memory_node)).collect()
+        let belongs = |region: &&Region| {
+            let mut here = region.legs.iter().filter(|leg| leg.memory_node == ld.memory_node);
+            here.any(|leg| region.state == RegionState::Draining || is_live(leg))
+        };
+        regions.filter(belongs).collect()
     }
 
     /// Returns a logical device with the figures that follow from its regions.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cxloe_fabric::model::{CnId, ComputeNode, LDS_MAX, Name, Region, RegionState, VPPBS_MAX};
 
+use super::mirror::is_live;
 use super::{Change, FabricState};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -128,18 +129,18 @@ impl Index {
         self.regions_left_by.get(&cn).into_iter().flatten()
     }
 
-    /// Returns the bytes of `node` in regions of `cn` that are not being destroyed.
+    /// Returns the bytes of `node` in regions of `cn`, without what is being zeroed.
     pub fn used(&self, node: &Name, cn: CnId) -> u64 {
         self.used.get(node).and_then(|used| used.get(&cn)).copied().unwrap_or_default()
     }
 
-    /// Returns the bytes of `node` in regions that are being destroyed: they belong to no compute node, and
-    /// are free once zeroed.
+    /// Returns the bytes of `node` in regions that are being destroyed, and in parts that regions have left or given
+    /// up: they belong to no compute node, and are free once zeroed.
     pub fn zeroing(&self, node: &Name) -> u64 {
         self.zeroing.get(node).copied().unwrap_or_default()
     }
 
-    /// Returns the bytes of `node` by compute node, in regions that are not being destroyed.
+    /// Returns the bytes of `node` by compute node, without what is being zeroed.
     pub fn used_by(&self, node: &Name) -> impl Iterator<Item = (CnId, u64)> {
         self.used.get(node).into_iter().flatten().map(|(cn, bytes)| (*cn, *bytes))
     }
@@ -187,7 +188,7 @@ impl Index {
     fn count(&mut self, region: &Region, add: fn(u64, u64) -> u64) {
         let going = region.state == RegionState::Draining;
         for leg in &region.legs {
-            if going {
+            if going || !is_live(leg) {
                 let zeroing = self.zeroing.entry(leg.memory_node.clone()).or_default();
                 *zeroing = add(*zeroing, leg.bytes);
                 if *zeroing == 0 {

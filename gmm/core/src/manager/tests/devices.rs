@@ -2,7 +2,7 @@
 //! initialisation: one test for each rule.
 
 use super::*;
-use cxloe_fabric::api::ErrorCode;
+use cxloe_fabric::api::{ErrorCode, LegsFilled};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{LegState, OperationOutcome};
 
@@ -219,6 +219,33 @@ fn unbinding_takes_every_region_with_a_leg_there_and_no_other() {
     assert_eq!(fabric.manager.state().logical_devices.len(), 1);
     let error = fabric.unbind("mn0", 0, UnbindOption::Surprise, None).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotFound, "{error}");
+}
+
+/// The region has left a drained memory node, which has not zeroed its former part yet.
+#[test]
+fn unbinding_spares_a_region_that_has_moved_away() {
+    let mut fabric = Fabric::new(&[4, 4]);
+    fabric.register_cn(1);
+    let create = CreateRegion { on: vec![name("mn0")], ..CreateRegion::new(name("r"), 2 * EXTENT, cn(1)) };
+    fabric.apply(Command::CreateRegion(create)).unwrap();
+    fabric.settle();
+    fabric.apply(Command::DrainMemoryNode(name("mn0"), true)).unwrap();
+    fabric.now_ms += 1;
+    fabric.apply(Command::Tick).unwrap();
+    fabric.settle_only(1);
+    let region = fabric.manager.region(&name("r")).unwrap();
+    let leg = region.legs.iter().find(|leg| leg.state == LegState::Stale).unwrap();
+    let (registration, mac) = (fabric.agents[&cn(1)].registration, fabric.nodes[1].mac.into());
+    let filled = LegsFilled { registration, mac, cmem_base: leg.cmem_base, epoch: region.epoch };
+    fabric.apply(Command::LegsFilled(name("r"), filled)).unwrap();
+    fabric.unbind("mn0", 0, UnbindOption::Surprise, None).unwrap();
+    assert!(active(&fabric, "r"));
+    let bound: Vec<Name> =
+        fabric.manager.devices_of(cn(1)).map(|device| device.memory_node.clone()).collect();
+    assert_eq!(bound, [name("mn1")]);
+    fabric.settle();
+    assert!(active(&fabric, "r"));
+    assert_eq!(fabric.free(), 6);
 }
 
 #[test]
