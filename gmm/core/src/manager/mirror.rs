@@ -137,10 +137,11 @@ impl Manager {
         let legs: Vec<usize> = (0..region.legs.len()).filter(|at| concerned(&region.legs[*at])).collect();
         if legs.is_empty() {
             // No leg on this memory node is in sync: the report is a repetition, or the node has no part of the region
-            // any more. An earlier report that the leg is filled may still arrive: the new epoch makes that report
-            // invalid.
+            // any more, or the agent has filled a leg that then failed. In the last case a report that the leg is
+            // filled may still arrive: the new epoch makes that report invalid, and with it the agent's writes complete
+            // without the leg. A repetition has an older epoch.
             let is_stale = |leg: &Leg| leg.state == LegState::Stale && leg.mac() == Some(stale.mac);
-            if region.legs.iter().any(is_stale) {
+            if stale.epoch == region.epoch && region.legs.iter().any(is_stale) {
                 region.epoch += 1;
                 self.store_region(region, Some("its owner has reported a stale leg again".to_owned()));
             }

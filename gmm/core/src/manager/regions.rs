@@ -421,7 +421,7 @@ impl Manager {
         let before = self.state.regions.get(&region.name);
         if let Some(before) = before {
             let changed = before.size > 0 && !same_in_sync(before, &region);
-            region.epoch = before.epoch + u64::from(changed);
+            region.epoch = before.epoch.max(region.epoch) + u64::from(changed);
         }
         if before == Some(&region) {
             // The record has not changed, but a memory node of the region may have become unreachable or drained, in

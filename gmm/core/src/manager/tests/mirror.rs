@@ -200,6 +200,22 @@ fn the_owner_declares_a_leg_stale_once_and_fills_it() {
     ));
 }
 
+/// The agent has filled a leg, and its report of that was lost, when the leg's memory node fails: the agent reports
+/// only the failure. With a new epoch its writes complete without the leg.
+#[test]
+fn a_leg_that_fails_once_it_is_filled_gets_a_new_epoch() {
+    let mut fabric = Fabric::mirrored(&[4, 4], 2);
+    fabric.stale(1).unwrap();
+    let epoch = fabric.region().epoch;
+    fabric.stale_at(1, epoch).unwrap();
+    assert_eq!((fabric.legs()[1], fabric.region().epoch), ((1, 1, Stale), epoch + 1));
+    fabric.stale_at(1, epoch).unwrap();
+    assert_eq!(fabric.region().epoch, epoch + 1, "a repetition changes nothing");
+    assert!(matches!(fabric.filled_at(1, epoch), Err(ManagerError::StaleEpoch { .. })));
+    fabric.filled(1).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+}
+
 #[test]
 fn a_dead_node_exposes_and_two_dead_nodes_degrade() {
     let mut fabric = Fabric::mirrored(&[4, 4], 2);
