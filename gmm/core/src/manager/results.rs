@@ -119,13 +119,19 @@ impl Manager {
         match (action, state, error) {
             (NodeAction::MapCmem(_) | NodeAction::Clone(_), LegState::Mapping, None) => {
                 let state = state_once_mapped(&region, at);
-                (region.legs[at].state, region.legs[at].incarnation) = (state, Some(incarnation));
+                let leg = &mut region.legs[at];
+                (leg.state, leg.incarnation) = (state, Some(incarnation));
+                // Each extent has one mapping, so the memory node does not map the leg for a former owner any more.
+                let (former, bytes) = (leg.former.take(), leg.bytes);
                 // The owner's agent has to fill a stale leg, so it must receive the change.
                 let stale = state == LegState::Stale;
                 self.settle(
                     region,
                     stale.then(|| format!("memory node {node} has mapped a copy to be filled")),
                 );
+                if let Some(former) = former {
+                    self.retire_cmem(former.cn, former.cmem_base, bytes);
+                }
             }
             (NodeAction::MapCmem(_) | NodeAction::Clone(_), LegState::Mapping, Some(error)) => {
                 let reason = format!("memory node {node} refused to map it: {error}");

@@ -2,7 +2,7 @@
 //! failure.
 
 use super::*;
-use cxloe_fabric::api::{MoveRegion, ProtectRegion};
+use cxloe_fabric::api::{LegsFilled, MoveRegion, ProtectRegion};
 use cxloe_fabric::model::{LegState, Protection};
 
 impl Fabric {
@@ -382,4 +382,34 @@ fn the_copy_that_moved_is_kept_when_the_new_owner_restarts() {
     assert_eq!((state(&fabric, 0), state(&fabric, 1)), (LegState::Stale, LegState::Mapped));
     fabric.settle();
     assert_eq!((state(&fabric, 0), state(&fabric, 1)), (LegState::Stale, LegState::Mapped));
+}
+
+/// The memory node of one copy loses its content before it has given the copy to the new owner: it maps the copy for
+/// the new owner alone, with zeros.
+#[test]
+fn a_copy_whose_content_is_lost_during_the_move_is_made_again() {
+    let mut fabric = Fabric::new(&[4, 4]);
+    (1..3).for_each(|last| fabric.register_cn(last));
+    let create = CreateRegion::new(name("r"), 2 * EXTENT, cn(1));
+    let create = CreateRegion { protect: Protection::Mirror, ..create };
+    fabric.apply(Command::CreateRegion(create)).unwrap();
+    fabric.settle();
+    (1..3).for_each(|last| fabric.sync_cn(last).unwrap());
+    fabric.order(Some(2), false).unwrap();
+    (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+    assert_eq!(fabric.owner_of_r(), cn(2));
+    fabric.restart_node(0, false);
+    fabric.settle();
+    let region = fabric.manager.region(&name("r")).unwrap();
+    assert!(region.legs.iter().all(|leg| leg.former.is_none()), "{region:?}");
+    let stale = region.legs.iter().find(|leg| leg.state == LegState::Stale).unwrap();
+    let (registration, mac) = (fabric.agents[&cn(2)].registration, stale.mac().unwrap());
+    let filled = LegsFilled { registration, mac, cmem_base: stale.cmem_base, epoch: region.epoch };
+    fabric.apply(Command::LegsFilled(name("r"), filled)).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+    fabric.restart_node(0, true);
+    assert!(!fabric.nodes[0].mapped.is_empty(), "it serves the copy again");
+    fabric.order(Some(1), false).unwrap();
+    fabric.follow();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
 }

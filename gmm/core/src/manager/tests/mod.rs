@@ -408,6 +408,15 @@ impl Fabric {
         self.manager.memory_node_statuses().iter().map(|status| status.free_bytes / EXTENT).sum()
     }
 
+    /// Replaces the process of a memory node by another one, whose pool has the same content or is empty.
+    fn restart_node(&mut self, node: usize, keep_content: bool) {
+        let key = NodeKey::Memory(self.nodes[node].name.clone());
+        self.apply(Command::HungUp(key, self.nodes[node].registration)).unwrap();
+        self.nodes[node].instance_id += 1;
+        self.nodes[node].incarnation += u64::from(!keep_content);
+        self.register(node).unwrap();
+    }
+
     fn restart_manager(&mut self) {
         let (manager, outcome) =
             Manager::take_over(self.store.state(), self.options.clone(), self.now_ms).unwrap();
