@@ -110,7 +110,9 @@ impl Manager {
             return;
         };
         if let NodeAction::HandOver(hand_over) = action {
-            return self.handed_over(region, at, hand_over, error);
+            self.handed_over(region, at, hand_over, error);
+            // A further move of the region may have waited for this result.
+            return self.hand_over_released(&mapping.region);
         }
         if let NodeAction::Share(_) | NodeAction::Unshare(_) = action {
             return self.share_answered(region, at, action, error.is_some());

@@ -413,3 +413,23 @@ fn a_copy_whose_content_is_lost_during_the_move_is_made_again() {
     fabric.follow();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
 }
+
+/// The region is lost, so it can be released again while a memory node has not answered the first move yet: the second
+/// move happens after this answer.
+#[test]
+fn a_move_during_another_one_waits_for_its_memory_nodes() {
+    for (fails, owner) in [(false, cn(1)), (true, cn(2))] {
+        let mut fabric = Fabric::with_region();
+        fabric.restart_node(0, false);
+        assert_eq!(fabric.state_of("r"), Some(RegionState::Lost));
+        fabric.order(Some(2), false).unwrap();
+        (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+        assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Lost), cn(2)));
+        fabric.order(Some(1), false).unwrap();
+        (0..2).for_each(|_| fabric.sync_cn(2).unwrap());
+        assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Disabled), cn(2)));
+        fabric.sync(1, fails).unwrap();
+        fabric.settle_only(1);
+        assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Lost), owner), "{fails}");
+    }
+}
