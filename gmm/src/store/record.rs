@@ -73,7 +73,7 @@ pub enum Record {
     /// Deletes the record under a key: table, key.
     Delete(Table, String),
     /// Deletes every record of a table whose key is below the given key, in byte order. Such a table grows
-    /// only at its end: no record is ever put below a key given here.
+    /// only at its end: a record is put below a key given here only when a backup is restored.
     DeleteBelow(Table, String),
 }
 

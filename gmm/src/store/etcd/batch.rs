@@ -50,6 +50,11 @@ impl Batch {
     /// # Errors
     /// [`StoreError::RecordTooLarge`] if one record exceeds the limit.
     pub fn chunks(self, place: &EtcdPlace) -> Result<Vec<Vec<Value>>, StoreError> {
+        // etcd refuses a transaction that puts a key within a span that it deletes (a restored event, for example), so
+        // then the spans have a chunk to themselves.
+        let spans = self.emptied.len();
+        let within = |(table, key): &(Table, String)| self.emptied.get(table).is_some_and(|end| key < end);
+        let spans_apart = self.keys.iter().any(|(key, value)| value.is_some() && within(key));
         let emptied = self.emptied.into_iter().map(|(table, end)| {
             let (first, end) = (record_key(place, table, ""), record_key(place, table, &end));
             Ok((first.len() + end.len(), delete_span(&first, &end)))
@@ -66,10 +71,13 @@ impl Batch {
         });
         let mut chunks: Vec<Vec<Value>> = Vec::new();
         let mut bytes = 0;
-        for step in emptied.chain(keys) {
+        for (number, step) in emptied.chain(keys).enumerate() {
             let (own, step) = step?;
+            let apart = spans_apart && number == spans;
             match chunks.last_mut() {
-                Some(chunk) if chunk.len() < STEPS_MAX && bytes + own <= CHUNK_BYTES_MAX => chunk.push(step),
+                Some(chunk) if !apart && chunk.len() < STEPS_MAX && bytes + own <= CHUNK_BYTES_MAX => {
+                    chunk.push(step);
+                }
                 _ => {
                     chunks.push(vec![step]);
                     bytes = 0;
@@ -124,6 +132,17 @@ mod tests {
         ];
         assert_eq!(chunks, [wanted]);
         assert!(Batch::of(Vec::new()).chunks(&place()).unwrap().is_empty());
+    }
+
+    /// A backup that is restored in the commit that also forgets events has events below those.
+    #[test]
+    fn a_key_within_a_deleted_span_is_put_in_a_later_chunk() {
+        let end = format!("{:020}", 5);
+        let records = vec![put(1, "a"), Record::DeleteBelow(Table::Events, end), put(2, "b"), put(7, "c")];
+        let chunks = Batch::of(records).chunks(&place()).unwrap();
+        let key = |number: usize| format!("f/state/events/{number:020}");
+        let spans = vec![delete_span("f/state/events/", &key(5))];
+        assert_eq!(chunks, [spans, vec![super::put(&key(2), "b"), super::put(&key(7), "c")]]);
     }
 
     #[test]
