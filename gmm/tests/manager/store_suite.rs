@@ -367,7 +367,8 @@ fn a_large_batch_is_one(kind: &mut dyn Kind) {
     run.store.as_mut().unwrap().commit(&batch).unwrap();
     run.restart();
     assert_eq!(run.manager.state().regions.len(), 400);
-    (0..NODES).for_each(|node| run.sync(node));
+    // A memory node gets so many commands in several answers.
+    (0..3).for_each(|_| (0..NODES).for_each(|node| run.sync(node)));
     run.restart();
     assert_eq!(run.manager.state().regions.len(), 300);
 }

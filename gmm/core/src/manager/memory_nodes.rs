@@ -23,6 +23,9 @@ use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 const EXTENT_BYTES_MIN: u64 = 4096;
 /// The largest pool in bytes: the range of CMem addresses.
 const POOL_BYTES_MAX: u64 = cxloe_fabric::model::CMEM_LIMIT;
+/// Maximum number of commands in an answer. A memory node carries all of them out before it reports the results, which
+/// have to fit into the body of one request.
+const COMMANDS_PER_ANSWER_MAX: usize = 256;
 
 impl Manager {
     /// Returns the answer to the registration of a memory node; `seen` is the latest watermark that the node
@@ -48,10 +51,10 @@ impl Manager {
         })
     }
 
-    /// Returns the answer to a sync: the commands to a memory node that have no result yet.
+    /// Returns the answer to a sync: the first commands to a memory node that have no result yet.
     pub fn memory_node_synced(&self, name: &Name) -> MemoryNodeSynced {
         let Watermark { term, revision, .. } = self.watermark();
-        let commands = self.state.commands_of(name).map(|command| {
+        let commands = self.state.commands_of(name).take(COMMANDS_PER_ANSWER_MAX).map(|command| {
             let action = match command.action.clone() {
                 NodeAction::MapCmem(mapping) => NodeAction::MapCmem(self.with_key(mapping)),
                 other @ (NodeAction::UnmapCmem(_) | NodeAction::Share(_) | NodeAction::Unshare(_)) => other,

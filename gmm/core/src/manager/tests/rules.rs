@@ -322,6 +322,17 @@ fn a_failed_unmap_keeps_the_extents_until_a_later_one_succeeds() {
     assert_eq!((fabric.state_of("r"), fabric.free()), (None, 8));
 }
 
+/// The results of all commands in an answer have to fit into the body of one request.
+#[test]
+fn a_memory_node_gets_many_commands_in_several_answers() {
+    let mut fabric = Fabric::new(&[300]);
+    (0..300).for_each(|number| fabric.create(&format!("r{number}"), 1, cn(1)).unwrap());
+    let synced = fabric.manager.memory_node_synced(&name("mn0"));
+    assert!(synced.commands.iter().map(|command| command.seq).eq(1..=256));
+    (0..3).for_each(|_| fabric.sync(0, false).unwrap());
+    assert!(fabric.manager.state().regions.values().all(|region| region.state == RegionState::Active));
+}
+
 #[test]
 fn a_number_alone_confirms_nothing() {
     let mut fabric = Fabric::new(&[8]);
