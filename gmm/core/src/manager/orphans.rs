@@ -2,11 +2,10 @@
 //! node returns after its record was removed, or when an older store was adopted. The memory node keeps them unchanged
 //! and reports them; they are not allocated until a user releases them, which zeroes them.
 
-use std::collections::BTreeSet;
-
 use cxloe_fabric::api::{Orphans, ReportOrphans};
-use cxloe_fabric::model::{EventKind, LegState, Mapping, MemoryNode, Name, NodeAction, Region};
+use cxloe_fabric::model::{EventKind, Extents, LegState, Mapping, MemoryNode, Name, NodeAction, Region};
 
+use super::pool::FreeExtents;
 use super::{Change, Manager, ManagerError};
 
 /// Maximum number of runs of extents recorded per memory node. Orphans beyond this number stay on the memory
@@ -29,21 +28,21 @@ impl Manager {
             return Err(ManagerError::NotRegistered { who: format!("memory node {name}"), registration });
         };
         let mut orphans = self.orphans_on(name).to_vec();
-        let mut known: BTreeSet<u64> = orphans.iter().flat_map(|orphan| orphan.extents.iter()).collect();
+        let mut others = self.without_orphans(&node);
         let mut runs: usize = orphans.iter().map(|orphan| orphan.extents.runs().len()).sum();
         let mut news = 0;
         for orphan in &report.orphans {
             check_orphan(&node, orphan)?;
             // This orphan is recorded already: an earlier report arrived, and its answer was lost. Either all extents
             // of an orphan are recorded or none.
-            if orphan.extents.iter().any(|extent| known.contains(&extent)) {
+            if !orphan.extents.runs().iter().all(|run| others.is_free(*run)) {
                 continue;
             }
             runs += orphan.extents.runs().len();
             if runs > RUNS_MAX {
                 break;
             }
-            known.extend(orphan.extents.iter());
+            others.withhold(&orphan.extents);
             news += orphan.bytes();
             orphans.push(Mapping { region: orphan_name(), ..orphan.clone() });
         }
@@ -57,13 +56,18 @@ impl Manager {
         Ok(())
     }
 
+    /// Returns the extents of a memory node that belong to no recorded orphan.
+    fn without_orphans(&self, node: &MemoryNode) -> FreeExtents {
+        let mut others = FreeExtents::all(node.extent_count());
+        self.orphans_on(&node.name).iter().for_each(|orphan| others.withhold(&orphan.extents));
+        others
+    }
+
     /// Marks a leg as lost if an orphan lies in its extents, because the memory node then does not serve the
     /// leg.
     fn mark_orphaned_legs_lost(&mut self, node: &MemoryNode) {
-        let held: BTreeSet<u64> =
-            self.orphans_on(&node.name).iter().flat_map(|orphan| orphan.extents.iter()).collect();
-        let other_memory =
-            |extents: &cxloe_fabric::model::Extents| extents.iter().any(|extent| held.contains(&extent));
+        let others = self.without_orphans(node);
+        let other_memory = |extents: &Extents| !extents.runs().iter().all(|run| others.is_free(*run));
         let concerned: Vec<Region> = self
             .legs_on(&node.name)
             .filter(|(_, leg)| {

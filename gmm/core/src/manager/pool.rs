@@ -74,12 +74,25 @@ impl FreeExtents {
     /// Allocates those of the extents that are free, and ignores the others.
     pub(super) fn withhold(&mut self, extents: &Extents) {
         for run in extents.runs() {
-            if self.take_run(*run).is_err() {
-                let each = (run.first..run.first.saturating_add(run.count))
-                    .map(|first| ExtentRun { first, count: 1 });
-                each.for_each(|extent| self.take_run(extent).unwrap_or(()));
-            }
+            while let Some(free) = self.free_within(*run)
+                && self.take_run(free).is_ok()
+            {}
         }
+    }
+
+    /// Returns true if every extent of the run is free.
+    pub(super) fn is_free(&self, run: ExtentRun) -> bool {
+        self.free_within(run) == Some(run)
+    }
+
+    /// Returns the lowest free extents of the run that follow each other.
+    fn free_within(&self, run: ExtentRun) -> Option<ExtentRun> {
+        let end = run.first.saturating_add(run.count);
+        let below = self.runs.range(..run.first).next_back();
+        let below = below.filter(|&(&first, &len)| first + len > run.first);
+        let (&first, &len) = below.or_else(|| self.runs.range(run.first..end).next())?;
+        let (first, end) = (first.max(run.first), end.min(first + len));
+        (first < end).then_some(ExtentRun { first, count: end - first })
     }
 
     pub fn give(&mut self, extents: &Extents) {
@@ -127,6 +140,26 @@ mod tests {
             assert!(free.take_run(ExtentRun { first, count }).is_err(), "{first}+{count}");
         }
         assert_eq!(free, before);
+    }
+
+    #[test]
+    fn of_a_run_that_is_partly_free_the_free_extents_are_withheld() {
+        let mut free = FreeExtents::all(1 << 36);
+        let taken = [(2, 2), (6, 1), (9, 3)].map(|(first, count)| ExtentRun { first, count });
+        taken.into_iter().for_each(|run| free.take_run(run).unwrap());
+        assert!(
+            free.is_free(ExtentRun { first: 4, count: 2 }) && free.is_free(ExtentRun { first: 4, count: 1 })
+        );
+        for (first, count) in [(3, 2), (4, 3), (5, 4), (6, 1), (9, 3), ((1 << 36) - 1, 2), (u64::MAX, 2)] {
+            assert!(!free.is_free(ExtentRun { first, count }), "{first}+{count}");
+        }
+        free.withhold(
+            &[ExtentRun { first: 1, count: 10 }, ExtentRun { first: 3, count: 2 }].into_iter().collect(),
+        );
+        let left = [ExtentRun { first: 0, count: 1 }, ExtentRun { first: 12, count: (1 << 36) - 12 }];
+        assert_eq!((free.extents().runs(), free.count()), (&left[..], (1 << 36) - 11));
+        free.withhold(&[ExtentRun { first: 13, count: u64::MAX }].into_iter().collect());
+        assert_eq!(free.count(), 2);
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use super::*;
 use cxloe_fabric::api::{AdoptFabric, ErrorCode, Held, NotFollowed, Party, ReportOrphans};
-use cxloe_fabric::model::{Extents, lineage};
+use cxloe_fabric::model::{CMEM_LIMIT, ExtentRun, Extents, lineage};
 use cxloe_wire::machine::{Deadline, StateMachine};
 
 /// Starts a manager over a store, with this run number.
@@ -184,6 +184,31 @@ fn memory_that_no_region_has_is_given_to_nobody_until_it_is_released() {
     fabric.apply(Command::HungUp(NodeKey::Memory(name("mn0")), fabric.nodes[0].registration)).unwrap();
     fabric.register(0).unwrap();
     assert_eq!(fabric.free(), 8);
+}
+
+/// A report takes as long as it has runs of extents, however long they are.
+#[test]
+fn an_orphan_may_have_very_many_extents() {
+    let mut fabric = Fabric::new(&[8]);
+    let register = RegisterMemoryNode {
+        name: name("huge"),
+        macs: vec![[2, 0, 0, 0, 2, 9u8].into()],
+        pool_bytes: CMEM_LIMIT,
+        extent_bytes: 4096,
+        ..fabric.nodes[0].register()
+    };
+    fabric.apply(Command::RegisterMemoryNode(register)).unwrap();
+    let registration = fabric.manager.state().memory_nodes[&name("huge")].registration;
+    let extents: Extents = [ExtentRun { first: 0, count: CMEM_LIMIT / 4096 }].into_iter().collect();
+    let whole = Mapping { extent_bytes: 4096, extents, ..orphan(cn(9), 0, 1) };
+    let found = ReportOrphans { registration, orphans: vec![whole] };
+    for _ in 0..2 {
+        fabric.apply(Command::ReportOrphans(name("huge"), found.clone())).unwrap();
+        assert_eq!((fabric.free(), fabric.manager.orphan_bytes(&name("huge"))), (8, CMEM_LIMIT));
+    }
+    // An extent that is recorded already is not recorded again as part of a longer run.
+    fabric.apply(report(&fabric, vec![orphan(cn(9), 2, 1), orphan(cn(9), 0, 5)])).unwrap();
+    assert_eq!(fabric.manager.orphan_bytes(&name("mn0")), EXTENT);
 }
 
 #[test]
