@@ -4,8 +4,8 @@
 
 use cxloe_fabric::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
 use cxloe_fabric::model::{
-    Binding, ByteSize, CnId, ComputeNode, DeviceKind, EventKind, Health, LD_UNIT, LDS_MAX, LogicalDevice,
-    MemoryNode, Name, Region, RegionState, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
+    Binding, ByteSize, CnId, ComputeNode, DeviceKind, EventKind, LD_UNIT, LDS_MAX, LogicalDevice, MemoryNode,
+    Name, Region, RegionState, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
 };
 
 use super::cmem::CmemSpan;
@@ -249,6 +249,10 @@ impl Manager {
             None => self.vppb_for(&node, cn),
         };
         let size = ld.reserved / node.extent_bytes * node.extent_bytes;
+        if size == 0 {
+            let lacks = "has less capacity than an extent";
+            return Err(ManagerError::NoLogicalDevice { node: node_name, ld: id, lacks });
+        }
         let name = self.free_region_name(Nameless::LogicalDevice(&node_name, id));
         let create =
             CreateRegion { on: vec![node_name.clone()], ..CreateRegion::new(name.clone(), size, cn) };
@@ -273,7 +277,7 @@ impl Manager {
         let set_aside =
             self.state.logical_devices.get(&(node.name.clone(), ld.id)).map_or(0, |ld| ld.reserved);
         let free = self.unreserved_bytes(node, set_aside);
-        let there = node.health == Health::Reachable;
+        let there = self.takes_legs(node);
         if !there || free < size {
             let (name, zeroing) = (name.clone(), self.index.zeroing(&node.name));
             let (free, held_back) =

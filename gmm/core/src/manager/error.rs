@@ -190,7 +190,7 @@ pub enum ManagerError {
         node: Name,
         /// LD-ID: 0 to 15.
         ld: u16,
-        /// Text: `has no capacity`, or `is not bound`.
+        /// Text: `has no capacity`, `has less capacity than an extent`, or `is not bound`.
         lacks: &'static str,
     },
     /// A vPPB, an LD, or a memory node that is allocated as a whole can have only one binding at a time.

@@ -297,6 +297,28 @@ fn a_node_given_away_whole_has_one_owner() {
 }
 
 #[test]
+fn a_device_is_bound_only_if_its_region_can_be_created() {
+    // Case 1: the memory node is drained.
+    let mut fabric = Fabric::new(&[8, 8]);
+    fabric.set_ld("mn0", 3, 2).unwrap();
+    fabric.apply(Command::DrainMemoryNode(name("mn0"), true)).unwrap();
+    let refused = fabric.bind("mn0", Some(3), cn(1), None).unwrap_err();
+    assert!(matches!(refused, ManagerError::NoSpace { free: 0, .. }), "{refused}");
+
+    // Case 2: an extent is larger than the capacity.
+    let mut fabric = Fabric::new(&[]);
+    let register = RegisterMemoryNode {
+        extent_bytes: 2 * LD_UNIT,
+        pool_bytes: 8 * LD_UNIT,
+        ..Node::new(0, 0).register()
+    };
+    fabric.apply(Command::RegisterMemoryNode(register)).unwrap();
+    fabric.set_ld("mn0", 0, 1).unwrap();
+    let refused = fabric.bind("mn0", Some(0), cn(1), None).unwrap_err();
+    assert!(matches!(refused, ManagerError::NoLogicalDevice { .. }), "{refused}");
+}
+
+#[test]
 fn a_binding_whose_region_fails_ends() {
     let mut fabric = Fabric::new(&[8]);
     fabric.set_ld("mn0", 1, 1).unwrap();
