@@ -239,8 +239,10 @@ impl Manager {
             self.reissue_unmaps(&region, None);
             return Ok(());
         }
-        // A disabled region is not in use, even while its owner runs.
-        let let_go = region.state == RegionState::Disabled;
+        // A disabled region is not in use, even while its owner runs. One that was released only for a clone, a move or
+        // a seal is: a compute node gets it back.
+        let comes_back = region.release.is_some_and(|release| release.copy || release.to.is_some());
+        let let_go = region.state == RegionState::Disabled && !comes_back;
         if !force {
             Self::check_unshared(&region)?;
         }

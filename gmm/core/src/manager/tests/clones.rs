@@ -70,6 +70,20 @@ fn a_region_in_use_is_released_until_it_is_cloned() {
     assert_eq!(clone.origin.as_ref().map(|origin| origin.waits), Some(false));
 }
 
+/// Its owner has released it for the clone, and gets it back.
+#[test]
+fn a_region_that_is_being_cloned_is_in_use() {
+    let mut fabric = Fabric::with_region_to_clone();
+    fabric.clone_of_r("c", |_| {}).unwrap();
+    (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Disabled));
+    let destroy = Command::DestroyRegion { name: name("r"), force: false, created_ms: None };
+    let refused = fabric.apply(destroy).unwrap_err();
+    assert!(matches!(refused, ManagerError::RegionInUse { .. }), "{refused}");
+    fabric.both_follow();
+    assert!(fabric.has(1, "r") && fabric.has(1, "c"));
+}
+
 #[test]
 fn snapshots_are_sealed_and_cloned_at_once() {
     let mut fabric = Fabric::with_region_to_clone();
