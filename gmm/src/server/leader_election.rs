@@ -6,12 +6,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::to_bytes;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, LOCATION, ORIGIN, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use http_body_util::BodyExt;
 use tower_service::Service;
 
 use super::body::BODY_BYTES_MAX;
@@ -211,11 +212,22 @@ async fn view(State(election): State<LeaderElection>, request: Request) -> Respo
 async fn redirect(url: &str, request: Request) -> Response {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let location = HeaderValue::try_from(format!("{url}{path}"));
-    drop(tokio::time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), BODY_BYTES_MAX)).await);
+    drop(tokio::time::timeout(BODY_TIMEOUT, discard(request.into_body())).await);
     let Ok(location) = location else { return no_leader("the leader's URL is none") };
     let hint = format!("ask {url}; a client that follows redirects does so by itself");
     ([(LOCATION, location)], ApiError::new(ErrorCode::NotLeader, "another manager leads", hint))
         .into_response()
+}
+
+/// Receives a body, up to the size that the leader accepts, and keeps nothing of it: its sender is not identified.
+async fn discard(mut body: Body) {
+    let mut received = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        received += frame.data_ref().map_or(0, |data| data.len());
+        if received > BODY_BYTES_MAX {
+            return;
+        }
+    }
 }
 
 fn no_leader(reason: &str) -> Response {
@@ -234,11 +246,27 @@ fn may_be_done() -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
+    use axum::body::{Bytes, to_bytes};
     use axum::routing::get;
+    use futures_util::stream;
 
     use super::*;
     use cxloe_fabric::api::ErrorBody;
+
+    /// Part of a body. The number counts the parts in memory.
+    struct Part(Arc<AtomicU64>);
+
+    impl AsRef<[u8]> for Part {
+        fn as_ref(&self) -> &[u8] {
+            &[b' '; 4096]
+        }
+    }
+
+    impl Drop for Part {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 
     async fn ask(election: &LeaderElection, path: &str) -> (StatusCode, Option<String>, Vec<u8>) {
         let request = Request::post(path).header("content-type", "application/json");
@@ -294,6 +322,22 @@ mod tests {
         assert_eq!(ask(&election, "/v1/x").await.2, b"led");
         assert!(election.wait("etcd is away") && !election.wait("etcd is away"));
         assert_eq!(ask(&election, "/v1/x").await.0.as_u16(), 503);
+    }
+
+    #[tokio::test]
+    async fn a_body_is_not_kept_for_a_redirection() {
+        let (held, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let reached = most.clone();
+        let part = move |_: u32| {
+            reached.fetch_max(held.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            Ok::<Bytes, std::convert::Infallible>(Bytes::from_owner(Part(held.clone())))
+        };
+        let body = Body::from_stream(stream::iter((0..64).map(part)));
+        let election = LeaderElection::new(HostNames::default());
+        election.follow("http://10.0.0.2:7440");
+        let request = Request::post("/v1/x").header("content-type", "application/json").body(body).unwrap();
+        assert_eq!(election.router().call(request).await.unwrap().status().as_u16(), 307);
+        assert_eq!(most.load(Ordering::Relaxed), 1, "parts of the body in memory at once");
     }
 
     #[tokio::test]
