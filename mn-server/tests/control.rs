@@ -412,6 +412,21 @@ fn without_word_from_a_manager_for_a_day_nobody_is_served_and_nothing_is_lost() 
 }
 
 #[test]
+fn what_has_just_expired_is_served_again_once_workers_have_released_it() {
+    let (mut m, answer) = with_orphans(4);
+    let mut worker = m.table().generation().worker();
+    worker.pass(|| {});
+    m.confirm(0);
+    assert_eq!(m.expire(AUTHORISATION_MS), 1);
+    let job = m.registered(&answer).unwrap();
+    assert!(!job.is_quick() && !job.is_due(m.table()), "the worker may still use the extent");
+    worker.pass(|| {});
+    let outcome = carry_out(&job, m.table(), &RUN, &AtomicU64::new(0), || ());
+    m.finish(job, outcome);
+    assert_eq!((m.table().lookup(CN1, 0), first_line(&m, 0)), (Some(MpExtent(0)), [7; 64]));
+}
+
+#[test]
 fn a_manager_over_an_older_store_is_not_accepted_however_far_it_comes() {
     let mut m = mappings(4);
     let at = |term, revision, run| Watermark { term, revision, run };

@@ -281,7 +281,9 @@ impl Mappings {
         let held = self.table().iter().chain(expired);
         let extra: Vec<Translation> = held.filter(|held| !keep.contains(held)).collect();
         self.remove(&extra);
-        let generation = if extra.is_empty() { 0 } else { self.writer.seal() };
+        // Workers may still use what was removed before and is listed again, by mappings that expired a moment ago.
+        let generation =
+            if extra.is_empty() { self.table().generation().current() } else { self.writer.seal() };
         let unknown =
             |t: &&Translation| free.contains(&u64::from(t.mp_extent.0)) || listed.contains(&t.mp_extent);
         self.orphans.extend(extra.iter().filter(unknown).map(|t| (t.mp_extent, *t)));
