@@ -7,8 +7,7 @@ use cxloe_fabric::api::{CloneRegion, Owner};
 use cxloe_fabric::model::{Name, RegionState};
 use serde_json::json;
 
-/// Maximum time for which the manager holds a request before it answers, in milliseconds: ten minutes.
-const WAIT_MS: u64 = 600_000;
+use super::region_wait::{REQUEST_WAIT_MS, wait_while};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -76,11 +75,18 @@ pub async fn snapshot(client: &Client, args: SnapshotArgs) -> Result<(), Failure
 
 async fn run(client: &Client, args: CopyArgs, sealed: bool) -> Result<(), Failure> {
     let CopyArgs { source, name, owner, uid, force, no_wait } = args;
-    let wait_ms = if no_wait { 0 } else { WAIT_MS };
+    let wait_ms = if no_wait { 0 } else { REQUEST_WAIT_MS };
     let order = CloneRegion { name, owner, uid, sealed, force, wait_ms };
-    let region = client.clone_region(&source, &order).await?;
+    let mut region = client.clone_region(&source, &order).await?;
+    if !no_wait {
+        region = wait_while(client, region, |region| region.state == RegionState::Creating).await?;
+    }
     let result = match region.state {
         RegionState::Creating => "being made",
+        RegionState::Draining => {
+            let reason = region.failure.as_deref().unwrap_or("it was destroyed meanwhile");
+            return Err(Failure::failed(format!("region {} did not come about: {reason}", region.name)));
+        }
         _ if sealed => "snapshot made",
         _ => "cloned",
     };

@@ -21,6 +21,7 @@ mod nodes;
 mod progress;
 mod protection;
 mod refused;
+mod region_wait;
 mod regions;
 mod relocate;
 mod seal_region;

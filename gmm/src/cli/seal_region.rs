@@ -5,11 +5,10 @@ use clap::Args;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{Owner, SealRegion, ShareRegion};
-use cxloe_fabric::model::{CnId, Name, Region, RegionState};
+use cxloe_fabric::model::{CnId, Name, Reader, Region, RegionState};
 use serde_json::json;
 
-/// Maximum time for which the manager holds a request before it answers, in milliseconds: ten minutes.
-const WAIT_MS: u64 = 600_000;
+use super::region_wait::{REQUEST_WAIT_MS, wait_while};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -59,25 +58,71 @@ pub struct ShareRegionArgs {
 /// Makes a region read-only for good, waits for it unless `--no-wait` is given, and prints the region.
 ///
 /// # Errors
-/// If the manager does not answer or refuses.
+/// If the manager does not answer or refuses, or the region is not sealed.
 pub async fn seal(client: &Client, args: SealRegionArgs) -> Result<(), Failure> {
     let SealRegionArgs { region, force, no_wait } = args;
-    let order = SealRegion { force, wait_ms: if no_wait { 0 } else { WAIT_MS } };
-    let region = client.seal_region(&region, &order).await?;
-    let sealed = region.sealed && region.state != RegionState::Creating;
-    print(&region, if sealed { "sealed" } else { "sealing" })
+    let order = SealRegion { force, wait_ms: if no_wait { 0 } else { REQUEST_WAIT_MS } };
+    let mut region = client.seal_region(&region, &order).await?;
+    if !no_wait {
+        region = wait_while(client, region, is_being_sealed).await?;
+    }
+    if is_being_sealed(&region) {
+        print(&region, "sealing")
+    } else if region.sealed && region.state != RegionState::Draining {
+        print(&region, "sealed")
+    } else {
+        Err(failed(format!("region {} was not sealed", region.name)))
+    }
+}
+
+fn is_being_sealed(region: &Region) -> bool {
+    match region.state {
+        RegionState::Draining => false,
+        RegionState::Creating => region.sealed,
+        _ => !region.sealed && region.release.is_some_and(|release| release.seal),
+    }
 }
 
 /// Lets a compute node read a sealed region, or stops that, and prints the result.
 ///
 /// # Errors
-/// If the manager does not answer or refuses.
+/// If the manager does not answer or refuses, or a memory node does.
 pub async fn share(client: &Client, args: ShareRegionArgs) -> Result<(), Failure> {
     let ShareRegionArgs { region, with, uid, stop, no_wait } = args;
-    let wait_ms = if no_wait { 0 } else { WAIT_MS };
+    let wait_ms = if no_wait { 0 } else { REQUEST_WAIT_MS };
     let order = ShareRegion { with, end: stop, uid, wait_ms };
-    let region = client.share_region(&region, &order).await?;
-    print(&region, if stop { "not shared" } else { "shared" })
+    let mut region = client.share_region(&region, &order).await?;
+    let cn = match &order.with {
+        Owner::CnId(cn) => Some(*cn),
+        Owner::Name(name) => {
+            let mut nodes = client.compute_nodes().await?.into_iter();
+            nodes.find(|node| node.name.as_ref() == Some(name)).map(|node| node.cn_id)
+        }
+    };
+    let pending = |region: &Region| {
+        reader_of(region, cn).is_some_and(|reader| reader.ends == stop && !reader.is_ready())
+    };
+    if !no_wait {
+        region = wait_while(client, region, pending).await?;
+    }
+    if pending(&region) {
+        return print(&region, if stop { "being ended" } else { "being shared" });
+    }
+    match reader_of(&region, cn) {
+        None if stop => print(&region, "not shared"),
+        Some(_) if stop => Err(failed(format!("region {} is shared with {} again", region.name, order.with))),
+        Some(reader) if reader.is_ready() => print(&region, "shared"),
+        _ => Err(failed(format!("region {} was not shared with {}", region.name, order.with))),
+    }
+}
+
+/// Returns the entry of a compute node that may read the region, or whose share is being ended.
+fn reader_of(region: &Region, cn: Option<CnId>) -> Option<&Reader> {
+    region.readers.iter().find(|reader| Some(reader.cn) == cn)
+}
+
+fn failed(what: String) -> Failure {
+    Failure::failed(format!("{what}; `gmm list -E` has the reason"))
 }
 
 fn print(region: &Region, result: &str) -> Result<(), Failure> {

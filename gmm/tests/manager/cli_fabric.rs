@@ -241,6 +241,27 @@ async fn slices_and_nodes_are_run_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_share_is_called_done_once_memory_nodes_have_confirmed_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let (url, client) = (served.url.as_str(), served.client());
+    let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    let _owner = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
+    let _reader = PatientAgent::start(client.clone(), compute_node("cn1", 2)).await;
+    json(url, &["create-region", "-s", "2M", "--owner", "cn0", "model"]).await;
+    assert_eq!(json(url, &["seal-region", "model"]).await["result"], "sealed");
+    drop(node);
+    let share = ["share-region", "model", "--with", "cn1"];
+    let begun = json(url, &[&share[..], &["--no-wait"]].concat()).await;
+    assert_eq!((&begun["result"], &begun["readers"]), (&"being shared".into(), &json!([cn(2)])));
+    let ending = json(url, &[&share[..], &["--stop", "--no-wait"]].concat()).await;
+    assert_eq!((&ending["result"], &ending["readers"]), (&"being ended".into(), &json!([])));
+    let _node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    assert_eq!(json(url, &[&share[..], &["--stop"]].concat()).await["result"], "not shared");
+    assert_eq!(json(url, &share).await["result"], "shared");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn monitoring_outlives_the_manager() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("gmm.sock");
