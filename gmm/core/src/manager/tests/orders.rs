@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use cxloe_fabric::api::{CloneRegion, MoveRegion};
+use cxloe_fabric::api::{
+    CloneRegion, LegsFilled, LegsStale, MoveRegion, ProtectRegion, RelocateRegion, SealRegion, ShareRegion,
+};
 use cxloe_fabric::hdm::Ways;
-use cxloe_fabric::model::LegState;
+use cxloe_fabric::model::{Leg, LegState, Protection};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -20,10 +22,33 @@ enum Step {
         extents: u64,
         ways: u32,
     },
+    CreateMirrored {
+        owner: u8,
+        extents: u64,
+    },
     Grow(prop::sample::Index, u64),
+    Protect(prop::sample::Index, Protection),
+    /// The owner's agent declares stale what a memory node has of a region.
+    Stale(prop::sample::Index, usize),
+    /// The owner's agent has filled a stale leg of a region.
+    Filled(prop::sample::Index),
+    Drain(usize, bool),
+    Relocate {
+        pick: prop::sample::Index,
+        from: usize,
+        to: Option<usize>,
+    },
+    Seal(prop::sample::Index, bool),
+    Share {
+        pick: prop::sample::Index,
+        with: u8,
+        end: bool,
+    },
     Disable(prop::sample::Index),
     Enable(prop::sample::Index),
     SyncComputeNode(u8),
+    RestartAgent(u8),
+    ForgetComputeNode(u8),
     SetLd {
         node: usize,
         ld: u16,
@@ -82,10 +107,24 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0u8..3, 1u64..9).prop_map(|(owner, extents)| Step::Create { owner, extents }),
         2 => (0u8..3, 1u64..9, prop::sample::select(vec![2u32, 3]))
             .prop_map(|(owner, extents, ways)| Step::CreateWide { owner, extents, ways }),
+        2 => (0u8..3, 1u64..5).prop_map(|(owner, extents)| Step::CreateMirrored { owner, extents }),
         2 => (any::<prop::sample::Index>(), 1u64..6).prop_map(|(pick, more)| Step::Grow(pick, more)),
+        2 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(pick, mirror)| {
+            Step::Protect(pick, if mirror { Protection::Mirror } else { Protection::None })
+        }),
+        1 => (any::<prop::sample::Index>(), node.clone()).prop_map(|(pick, node)| Step::Stale(pick, node)),
+        4 => any::<prop::sample::Index>().prop_map(Step::Filled),
+        1 => (node.clone(), any::<bool>()).prop_map(|(node, draining)| Step::Drain(node, draining)),
+        2 => (any::<prop::sample::Index>(), node.clone(), prop::option::weighted(0.8, node.clone()))
+            .prop_map(|(pick, from, to)| Step::Relocate { pick, from, to }),
+        1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(pick, force)| Step::Seal(pick, force)),
+        2 => (any::<prop::sample::Index>(), 0u8..3, prop::bool::weighted(0.3))
+            .prop_map(|(pick, with, end)| Step::Share { pick, with, end }),
         1 => any::<prop::sample::Index>().prop_map(Step::Disable),
         1 => any::<prop::sample::Index>().prop_map(Step::Enable),
-        4 => (0u8..3).prop_map(Step::SyncComputeNode),
+        6 => (0u8..3).prop_map(Step::SyncComputeNode),
+        1 => (0u8..2).prop_map(Step::RestartAgent),
+        1 => (0u8..3).prop_map(Step::ForgetComputeNode),
         2 => (node.clone(), 0u16..3, 0u64..3).prop_map(|(node, ld, units)| Step::SetLd { node, ld, units }),
         2 => (node.clone(), prop::option::of(0u16..3), 0u8..3, switch())
             .prop_map(|(node, ld, owner, switch)| Step::Bind { node, ld, owner, switch }),
@@ -105,7 +144,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(node, fail, answer_lost)| Step::Sync { node, fail, answer_lost }),
         1 => node.clone().prop_map(|node| Step::Replay { node }),
         2 => (node, any::<bool>()).prop_map(|(node, keep_content)| Step::Restart { node, keep_content }),
-        1 => (1u64..2 * TIMEOUT_MS).prop_map(Step::Silence),
+        3 => (1u64..2 * TIMEOUT_MS).prop_map(Step::Silence),
         1 => Just(Step::RestartManager),
     ]
 }
@@ -116,6 +155,36 @@ fn option() -> impl Strategy<Value = UnbindOption> {
 
 fn switch() -> impl Strategy<Value = Option<u32>> {
     prop::option::weighted(0.3, Just(0))
+}
+
+impl Fabric {
+    /// Has the agent of a region's owner declare stale what a memory node has of the region.
+    fn declare_stale(&mut self, name: &Name, node: usize) {
+        let region = self.manager.region(name).unwrap();
+        let Some(agent) = self.agents.get(&region.owner) else { return };
+        let (registration, mac) = (agent.registration, self.nodes[node].mac.into());
+        let stale = LegsStale { registration, mac, epoch: region.epoch };
+        drop(self.apply(Command::LegsStale(name.clone(), stale)));
+    }
+
+    /// Has the agent of a region's owner report that it has filled the first stale leg which it can write.
+    fn fill_stale(&mut self, name: &Name) {
+        let region = self.manager.region(name).unwrap();
+        let writable = |leg: &&Leg| leg.state == LegState::Stale && leg.former.is_none();
+        let Some(leg) = region.legs.iter().find(writable) else { return };
+        let (Some(agent), Some(mac)) = (self.agents.get(&region.owner), leg.mac()) else { return };
+        let (registration, cmem_base, epoch) = (agent.registration, leg.cmem_base, region.epoch);
+        let filled = LegsFilled { registration, mac, cmem_base, epoch };
+        drop(self.apply(Command::LegsFilled(name.clone(), filled)));
+    }
+
+    /// Replaces the agent of a compute node by another process, if there is one, or starts it.
+    fn restart_agent(&mut self, last: u8, instance_id: u64) {
+        if let Some(registration) = self.agents.get(&cn(last)).map(|agent| agent.registration) {
+            self.apply(Command::HungUp(NodeKey::Compute(cn(last)), registration)).unwrap();
+        }
+        self.register_run(last, instance_id);
+    }
 }
 
 proptest! {
@@ -158,6 +227,49 @@ proptest! {
                         drop(fabric.grow(region.as_str(), extents));
                     }
                 }
+                Step::CreateMirrored { owner, extents } => {
+                    let create = CreateRegion::new(name(&format!("r{number}")), extents * EXTENT, cn(owner));
+                    let create = CreateRegion { protect: Protection::Mirror, ..create };
+                    drop(fabric.apply(Command::CreateRegion(create)));
+                }
+                Step::Protect(pick, protect) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        let protect = ProtectRegion { protect, on: Vec::new(), wait_ms: 0 };
+                        drop(fabric.apply(Command::ProtectRegion(region, protect)));
+                    }
+                }
+                Step::Stale(pick, node) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        fabric.declare_stale(&region, node);
+                    }
+                }
+                Step::Filled(pick) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        fabric.fill_stale(&region);
+                    }
+                }
+                Step::Drain(node, draining) => {
+                    let node = fabric.nodes[node].name.clone();
+                    drop(fabric.apply(Command::DrainMemoryNode(node, draining)));
+                }
+                Step::Relocate { pick, from, to } => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        let of = |node: usize| fabric.nodes[node].name.clone();
+                        let relocate = RelocateRegion { from: of(from), to: to.map(of), wait_ms: 0 };
+                        drop(fabric.apply(Command::RelocateRegion(region, relocate)));
+                    }
+                }
+                Step::Seal(pick, force) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        drop(fabric.apply(Command::SealRegion(region, SealRegion { force, wait_ms: 0 })));
+                    }
+                }
+                Step::Share { pick, with, end } => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        let share = ShareRegion { with: cn(with).into(), end, uid: None, wait_ms: 0 };
+                        drop(fabric.apply(Command::ShareRegion(region, share)));
+                    }
+                }
                 Step::Disable(pick) => {
                     if let Some(region) = region_at(&fabric, pick) {
                         drop(fabric.apply(Command::DisableRegion(region)));
@@ -171,6 +283,12 @@ proptest! {
                 Step::SyncComputeNode(last) => {
                     if fabric.agents.contains_key(&cn(last)) {
                         fabric.sync_cn(last).unwrap();
+                    }
+                }
+                Step::RestartAgent(last) => fabric.restart_agent(last, 100 + number as u64),
+                Step::ForgetComputeNode(last) => {
+                    if fabric.apply(Command::ForgetComputeNode(cn(last).into())).is_ok() {
+                        fabric.agents.remove(&cn(last));
                     }
                 }
                 Step::SetLd { node, ld, units } => drop(fabric.set_ld(&format!("mn{node}"), ld, units)),
@@ -226,14 +344,7 @@ proptest! {
                         prop_assert_eq!(fabric.free(), before, "a repeated sync freed memory");
                     }
                 }
-                Step::Restart { node, keep_content } => {
-                    let key = liveness::NodeKey::Memory(fabric.nodes[node].name.clone());
-                    let registration = fabric.nodes[node].registration;
-                    fabric.apply(Command::HungUp(key, registration)).unwrap();
-                    fabric.nodes[node].instance_id += 1;
-                    fabric.nodes[node].incarnation += u64::from(!keep_content);
-                    fabric.register(node).unwrap();
-                }
+                Step::Restart { node, keep_content } => fabric.restart_node(node, keep_content),
                 Step::Silence(ms) => {
                     fabric.now_ms += ms;
                     fabric.apply(Command::Tick).unwrap();
@@ -280,8 +391,17 @@ proptest! {
                 }
             }
         }
+        // A result may lead to a command for a memory node that has answered before, a few times at most.
+        (0..8).for_each(|_| fabric.settle());
+        for region in fabric.manager.state().regions.values() {
+            let is_given_up = |leg: &Leg| matches!(leg.state, LegState::Lost | LegState::Unmapping);
+            let handed_over = region.legs.iter().all(|leg| leg.former.is_none() || is_given_up(leg));
+            prop_assert!(handed_over, "a memory node gets no order to serve the owner: {:?}", region);
+            let settles = |leg: &Leg| matches!(leg.state, LegState::Mapping | LegState::Unmapping);
+            let moves = region.release.is_some_and(|release| release.done && release.to.is_some());
+            prop_assert!(!moves || region.legs.iter().any(settles), "a move never ends: {:?}", region);
+        }
         let regions: Vec<Name> = fabric.manager.state().regions.keys().cloned().collect();
-        fabric.settle();
         for region in regions {
             drop(fabric.destroy(region.as_str()));
         }
@@ -289,7 +409,7 @@ proptest! {
             (0..3).for_each(|ld| drop(fabric.set_ld(&format!("mn{node}"), ld, 0)));
             (0..3).for_each(|ld| drop(fabric.unbind(&format!("mn{node}"), ld, UnbindOption::Surprise, None)));
         }
-        (0..2).for_each(|_| fabric.settle());
+        (0..8).for_each(|_| fabric.settle());
         prop_assert!(fabric.manager.state().regions.is_empty());
         prop_assert!(fabric.manager.state().logical_devices.is_empty());
         let running = fabric.manager.state().operations.values().any(|operation| operation.outcome.is_none());
