@@ -95,15 +95,19 @@ impl PageBuffers {
         self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()).for_each(|page| page[0] = 0);
     }
 
+    /// Adds buffers, up to the limit: the rest of the last chunk, if the limit was lower when that chunk was allocated, or
+    /// else those of a new chunk.
     #[cold]
     fn grow(&mut self) {
-        let first = self.uses.len() as u32;
-        let count = CHUNK.min(self.limit.saturating_sub(first) as usize);
-        // The kernel provides zeroed memory on first touch.
-        self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK].into_boxed_slice());
-        self.uses.resize(self.uses.len() + count, BufferUse::Free);
+        let first = self.uses.len();
+        if first == self.chunks.len() * CHUNK {
+            // The kernel provides zeroed memory on first touch.
+            self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK].into_boxed_slice());
+        }
+        let end = (self.chunks.len() * CHUNK).min(self.limit as usize).max(first);
+        self.uses.resize(end, BufferUse::Free);
         self.free.reserve(self.uses.len());
-        self.free.extend((first..first + count as u32).rev().map(BufferId));
+        self.free.extend((first as u32..end as u32).rev().map(BufferId));
     }
 
     /// Number of buffers taken and not freed yet.
@@ -125,10 +129,6 @@ impl PageBuffers {
             return None;
         }
         if self.free.is_empty() {
-            // Chunks are filled in order. A change of the limit removes no chunk.
-            if !self.uses.len().is_multiple_of(CHUNK) {
-                return None;
-            }
             self.grow();
         }
         let buffer = self.free.pop()?;
@@ -208,5 +208,22 @@ mod tests {
         buffers.set_limit(10);
         taken.iter().for_each(|buffer| buffers.give(*buffer));
         assert_eq!(buffers.room(), 10);
+    }
+
+    /// The number of buffers before the change is no multiple of those allocated at a time.
+    #[test]
+    fn a_raised_limit_gives_more_buffers() {
+        let mut buffers = PageBuffers::new(300);
+        buffers.reserve();
+        buffers.set_limit(1000);
+        let taken: Vec<_> = std::iter::from_fn(|| buffers.take(BufferUse::Twin)).collect();
+        assert_eq!((taken.len(), buffers.used(), buffers.room()), (1000, 1000, 0));
+        for (number, buffer) in taken.iter().enumerate() {
+            buffers.page_mut(*buffer)[..2].copy_from_slice(&(number as u16).to_le_bytes());
+        }
+        let each = |(number, buffer): (usize, &BufferId)| {
+            buffers.page(*buffer)[..2] == (number as u16).to_le_bytes()
+        };
+        assert!(taken.iter().enumerate().all(each), "each buffer has memory of its own");
     }
 }

@@ -262,6 +262,15 @@ fn beside_a_fault_few_pages_leave_and_neighbours_are_protected_at_once() {
     assert_eq!((rig.kernel.dropped.last(), rig.pager.resident()), (Some(&(2..4)), LIMIT - 4));
 }
 
+/// Each page that a thread has written has a buffer with the content at its memory node.
+#[test]
+fn a_raised_limit_brings_the_buffers_for_the_pages_that_it_permits() {
+    let mut rig = Rig::with(PagerOptions { pages: 1024, limit: LIMIT, prefetch: false, evict: true });
+    rig.pager.set_limit(1024);
+    rig.touch(0..600, true);
+    assert_eq!((rig.pager.resident(), rig.pager.has_work()), (600, false), "no fault waits");
+}
+
 #[test]
 fn what_was_taken_away_a_moment_ago_comes_back_without_its_memory_node() {
     let mut rig = Rig::new();
