@@ -156,7 +156,8 @@ impl World {
         self.engine.set_legs(0, 0, &legs, self.epoch, self.net.now());
     }
 
-    fn step(&mut self) {
+    /// Lets time pass until the next event, and passes frames on. Events of the engine stay in its queue.
+    fn exchange(&mut self) {
         let next = self.engine.deadline().at.min(self.net.now() + MS);
         let next = self.net.next_event().map_or(next, |at| at.min(next));
         self.net.step(next.max(self.net.now()));
@@ -172,6 +173,38 @@ impl World {
             engine.poll(now, link.transmit(), results);
         }
         link.flush().expect("a simulated link");
+    }
+
+    /// Exchanges frames, without the manager, until `done` holds.
+    fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) {
+        let end = self.net.now() + MS * 3000;
+        while !done(self) {
+            assert!(self.net.now() < end, "{what}: {} requests in flight", self.engine.in_flight());
+            self.exchange();
+        }
+    }
+
+    /// A world in which both legs (copies) are in sync, no request is in flight, and the engine has a line cache.
+    fn in_sync_with_cache() -> World {
+        let mut world = World::new(1);
+        while world.in_sync != [true; 2] || world.engine.in_flight() > 0 {
+            world.step();
+        }
+        world.engine.set_cache(CacheConfig { bytes: 64 * 64, ways: 4 }).expect("nothing is in flight");
+        world
+    }
+
+    /// Writes a line in the cache, and sends it to the legs (copies).
+    fn write_through(&mut self, line: u64, version: u32) {
+        let now = self.net.now();
+        let written = self.engine.write(line * 64, &data(line, version), ID, now, self.link.transmit());
+        assert_eq!(written, Ok(Write::Done), "the line is in the cache");
+        assert_eq!(self.engine.flush(now, self.link.transmit()), Ok(false));
+    }
+
+    fn step(&mut self) {
+        self.exchange();
+        let now = self.net.now();
         while let Some(event) = self.engine.poll_event() {
             let delay = MS * self.random.below(8) as u32;
             let index = |mac: Mac| usize::from(mac.0[5]);
@@ -379,5 +412,30 @@ fn what_a_leg_refuses_that_has_left_goes_to_the_other() {
             world.step();
         }
         assert_eq!(world.failures, 0, "after {steps} steps");
+    }
+}
+
+/// Scenario: a line is written back twice while both memory nodes are silent, and both sessions die. The first content
+/// must not replace the second, whose write was acknowledged.
+#[test]
+fn the_last_of_several_failed_write_backs_of_a_line_is_kept() {
+    let mut world = World::in_sync_with_cache();
+    // Places of writes in flight are used again in the reverse order.
+    for (id, line) in [1, 2].into_iter().enumerate() {
+        let (now, id) = (world.net.now(), RequestId::Number(id as u32));
+        let segment = Segment::straight(line * 64, 1);
+        let sent = world.engine.burst_write(&segment, 1, &data(line, 1), id, now, world.link.transmit());
+        assert_eq!(sent, Ok(Write::Sent));
+    }
+    world.until("both writes are done", |world| world.results.written.len() == 2);
+    world.cut = [true; 2];
+    world.write_through(0, 1);
+    world.write_through(0, 2);
+    world.until("both write-backs fail", |world| world.engine.in_flight() == 0);
+    world.until("the line is kept", |world| world.engine.stranded() == 1);
+    world.cut = [false; 2];
+    world.until("it is written", |world| world.engine.stranded() == 0 && world.engine.in_flight() == 0);
+    for (index, mn) in world.mns.iter().enumerate() {
+        assert_eq!(mn.line(CN, 0), Some(data(0, 2)), "leg {index}");
     }
 }

@@ -17,8 +17,9 @@ pub(super) enum Op {
     Read { id: RequestId, hpa: u64, page: u64, mask: u64, place: Option<WayIndex> },
     /// A write of a line or a burst, at `hpa`.
     Write { id: RequestId, hpa: u64 },
-    /// A write-back of a modified line; `epoch` selects the counter that a flush waits for.
-    WriteBack { peer: usize, cmem: u64, hpa: u64, epoch: bool },
+    /// A write-back of a modified line; `epoch` selects the counter that a flush waits for, and `serial` orders the
+    /// write-backs of one line.
+    WriteBack { peer: usize, cmem: u64, hpa: u64, epoch: bool, serial: u64 },
     /// One of the two requests of a write to mirrored memory: `side` selects the memory node, `pair` identifies the
     /// write.
     Side { pair: u16, side: u8 },
@@ -165,14 +166,14 @@ impl Completions for Completer<'_> {
             Op::Fill { copy, .. } => self.core.copy_failed(copy),
             Op::Write { id, .. } => self.sink.failed(id, failed),
             Op::Nothing => {}
-            Op::WriteBack { peer, cmem, hpa, epoch } => {
+            Op::WriteBack { peer, cmem, hpa, epoch, serial } => {
                 self.core.write_backs[usize::from(epoch)] -= 1;
                 // The write that made the line dirty was already acknowledged to its writer, so the line must survive
                 // the end of the session.
                 let survives = matches!(error, OpError::SessionDead | OpError::FrameTooLarge);
                 match data.first_chunk::<LINE_SIZE>() {
                     Some(data) if survives => {
-                        self.core.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data: *data })
+                        self.core.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data: *data, serial })
                     }
                     _ => self.core.event(EngineEvent::WriteBackRefused { hpa, error: failed }),
                 }

@@ -280,6 +280,8 @@ struct Core {
     /// Stranded lines (modified lines whose write-back failed with its session), by peer and CMem address: unlike an
     /// HPA, a CMem address is not reused by a later region.
     stranded: BTreeMap<(usize, u64), FailedWriteBack>,
+    /// Serial number of the last write-back, or write to a stranded line.
+    serial: u64,
     /// Number of write-backs in flight, by epoch.
     write_backs: [usize; 2],
     /// Epoch of the next write-back; see [`Flush`].
@@ -311,6 +313,7 @@ impl Engine {
                 inflight: InFlight::new(OPS_MAX),
                 ops: Ops::new(OPS_MAX),
                 stranded: BTreeMap::new(),
+                serial: 0,
                 write_backs: [0; 2],
                 epoch: false,
                 counters: EngineCounters::default(),

@@ -31,6 +31,8 @@ const STRANDED_RETRY_INTERVAL: Duration = Duration::from_micros(100);
 pub(super) struct FailedWriteBack {
     pub hpa: u64,
     pub data: Line,
+    /// Serial number of the write-back, or of the write that has replaced its data since.
+    pub serial: u64,
 }
 
 impl Engine {
@@ -92,8 +94,9 @@ impl Engine {
             if !self.peers[peer].requester.is_open() {
                 return Err(self.not_now(peer));
             }
-            let epoch = self.core.epoch;
-            self.send_write(peer, cmem, hpa, &data, Op::WriteBack { peer, cmem, hpa, epoch }, now, tx)?;
+            let (epoch, serial) = (self.core.epoch, self.core.next_serial());
+            let op = Op::WriteBack { peer, cmem, hpa, epoch, serial };
+            self.send_write(peer, cmem, hpa, &data, op, now, tx)?;
             self.core.write_backs[usize::from(epoch)] += 1;
             self.core.counters.write_backs += 1;
         }
@@ -148,15 +151,16 @@ impl Engine {
             let addresses: Vec<u64> =
                 self.core.stranded.range((peer, 0)..=(peer, u64::MAX)).map(|((_, cmem), _)| *cmem).collect();
             for cmem in addresses {
-                let Some(FailedWriteBack { hpa, data }) = self.core.stranded.remove(&(peer, cmem)) else {
+                let Some(line) = self.core.stranded.remove(&(peer, cmem)) else {
                     continue;
                 };
+                let FailedWriteBack { hpa, data, serial } = line;
                 let epoch = self.core.epoch;
-                let op = Op::WriteBack { peer, cmem, hpa, epoch };
+                let op = Op::WriteBack { peer, cmem, hpa, epoch, serial };
                 if self.send_write(peer, cmem, hpa, &data, op, now, tx).is_ok() {
                     self.core.write_backs[usize::from(epoch)] += 1;
                 } else {
-                    self.core.stranded.insert((peer, cmem), FailedWriteBack { hpa, data });
+                    self.core.stranded.insert((peer, cmem), line);
                     let again = now + STRANDED_RETRY_INTERVAL;
                     self.deadline.keep_earlier(Deadline::new(again, "dirty lines without room"));
                 }
@@ -166,10 +170,19 @@ impl Engine {
 }
 
 impl Core {
-    /// Keeps a line until its memory node returns. If several write-backs of one line fail, they fail in the order in
-    /// which they were made, so the last value is kept.
+    /// Serial number of the next write-back, or of the next write to a stranded line.
+    pub fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Keeps a line until its memory node returns. If several write-backs of one line fail, the last value is kept: writes
+    /// to a mirror may fail in another order than that in which they were made.
     pub fn keep_failed_write(&mut self, peer: usize, cmem: u64, line: FailedWriteBack) {
-        self.stranded.insert((peer, cmem), line);
+        let known = self.stranded.get(&(peer, cmem));
+        if known.is_none_or(|known| known.serial < line.serial) {
+            self.stranded.insert((peer, cmem), line);
+        }
     }
 
     /// Returns the value of a stranded line; `None` if the line is not stranded.
@@ -188,7 +201,7 @@ impl Core {
         let keys: Vec<(usize, u64)> = self.stranded.keys().filter(|key| is_of(key)).copied().collect();
         for key in keys {
             if let Some(line) = self.stranded.remove(&key) {
-                self.stranded.insert((peer, to + (key.1 - cmem)), line);
+                self.keep_failed_write(peer, to + (key.1 - cmem), line);
             }
         }
     }
@@ -199,8 +212,10 @@ impl Core {
         if self.stranded.is_empty() {
             return false;
         }
+        let serial = self.serial + 1;
         let Some(line) = self.stranded.get_mut(&(peer, cmem)) else { return false };
-        line.data = *data;
+        (line.data, line.serial) = (*data, serial);
+        self.serial = serial;
         true
     }
 

@@ -420,14 +420,14 @@ impl Core {
         self.counters.failures += 1;
         match pair.origin {
             Op::Write { id, .. } => sink.failed(id, pair.error),
-            Op::WriteBack { peer, cmem, hpa, epoch } => {
+            Op::WriteBack { peer, cmem, hpa, epoch, serial } => {
                 self.write_backs[usize::from(epoch)] -= 1;
                 let read = |mirror: &Mirror| {
                     (mirror.legs[mirror.reads].peer, mirror.legs[mirror.reads].cmem + pair.offset)
                 };
                 let (peer, cmem) = self.mirrors.get(pair.mirror).map_or((peer, cmem), read);
                 if let Some(data) = pair.line {
-                    self.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data });
+                    self.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data, serial });
                 }
             }
             _ => {}
