@@ -439,3 +439,32 @@ fn the_last_of_several_failed_write_backs_of_a_line_is_kept() {
         assert_eq!(mn.line(CN, 0), Some(data(0, 2)), "leg {index}");
     }
 }
+
+/// Scenario: a line is written back to both legs (copies), one of which answers and leaves its region. A region that is
+/// mirrored on its memory node comes, and the session with the other leg dies. The line must be kept for its own region.
+#[test]
+fn a_failed_write_back_goes_to_no_other_region() {
+    let mut world = World::in_sync_with_cache();
+    let [first, second] = world.peers;
+    let leg =
+        |peer: usize, page: u64| LegTarget { peer, cmem: page * 4096, incarnation: None, in_sync: true };
+    world.cut = [false, true];
+    world.write_through(0, 1);
+    world.until("one leg answers", |world| world.engine.in_flight() == 1);
+    let now = world.net.now();
+    world.engine.set_legs(0, 0, &[leg(second, 0)], world.epoch + 1, now);
+    let target = RouteTarget { peer: first, cmem: 8 * 4096, incarnation: None, mirror: None };
+    world.engine.add_route(Route::direct(EXTENT, 4 * 4096, target)).expect("a free range");
+    world.engine.set_legs(EXTENT, 0, &[leg(first, 8), leg(first, 12)], 1, now);
+    let segment = Segment::straight(EXTENT, 1);
+    let sent = world.engine.burst_write(&segment, 1, &data(99, 9), ID, now, world.link.transmit());
+    assert_eq!(sent, Ok(Write::Sent));
+    world.until("the other region is written", |world| world.results.written.len() == 1);
+    // Longer than the time-out of the session and the wait for the manager's decision.
+    let end = now + MS * 1500;
+    world.until("time passes", |world| world.net.now() >= end);
+    for page in [8, 12] {
+        assert_eq!(world.mns[0].line(CN, page * 4096), Some(data(99, 9)), "CMem page {page}");
+    }
+    assert_eq!(world.engine.stranded(), 1, "the line waits for its memory node");
+}

@@ -80,7 +80,7 @@ impl Engine {
     /// Returns the session for the page of `cmem`; `first` is the first session with the same memory node.
     #[inline]
     pub(super) fn session_of(&self, first: usize, cmem: u64) -> usize {
-        first + ((cmem >> 12) as usize & (self.queues() - 1))
+        session_of(first, cmem, self.queues())
     }
 
     /// Like [`session_of`](Self::session_of), but for a new operation.
@@ -110,4 +110,10 @@ impl Engine {
     pub(super) fn stream_of(&self, cmem: u64) -> u8 {
         (cmem >> (12 + self.queues_log2)) as u8
     }
+}
+
+/// Like [`Engine::session_of`], for an engine with `queues` queues.
+#[inline]
+pub(super) fn session_of(first: usize, cmem: u64, queues: usize) -> usize {
+    first + ((cmem >> 12) as usize & (queues - 1))
 }

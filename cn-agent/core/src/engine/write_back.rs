@@ -194,14 +194,22 @@ impl Core {
         self.stranded.get(&(peer, cmem)).map(|s| s.data)
     }
 
-    /// Moves the stranded lines of a mirror's leg (one of its two copies) to the leg that replaces it.
+    /// Moves the stranded lines of a mirror's leg (one of its two copies) to the leg that replaces it: `place` returns the
+    /// session and the CMem address there of an offset in the leg.
     #[cold]
-    pub fn move_stranded(&mut self, peers: Range<usize>, cmem: u64, bytes: u64, peer: usize, to: u64) {
+    pub fn move_stranded(
+        &mut self,
+        peers: Range<usize>,
+        cmem: u64,
+        bytes: u64,
+        place: impl Fn(u64) -> (usize, u64),
+    ) {
         let is_of = |(peer, at): &(usize, u64)| peers.contains(peer) && at.wrapping_sub(cmem) < bytes;
         let keys: Vec<(usize, u64)> = self.stranded.keys().filter(|key| is_of(key)).copied().collect();
         for key in keys {
             if let Some(line) = self.stranded.remove(&key) {
-                self.keep_failed_write(peer, to + (key.1 - cmem), line);
+                let (peer, at) = place(key.1 - cmem);
+                self.keep_failed_write(peer, at, line);
             }
         }
     }

@@ -7,8 +7,9 @@ use alloc::vec::Vec;
 use cxloe_wire::machine::Deadline;
 use cxloe_wire::time::Time;
 
+use super::super::shards::session_of;
 use super::super::{Engine, RouteTarget};
-use super::{LegMode, Mirror, MirrorLeg};
+use super::{LegMode, Mirror, MirrorLeg, Mirrors};
 
 /// A leg of a position in the manager's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +68,11 @@ impl Engine {
                 let (epoch, filled_epoch, route) = (0, 0, hpa);
                 let legs = [of_first, of_second];
                 let mirror = Mirror { route, position, bytes, epoch, filled_epoch, reads, legs };
-                self.core.mirrors.pairs.reserve();
-                let list = &mut self.core.mirrors.list;
-                let free = list.iter().position(Option::is_none).unwrap_or(list.len());
+                let Mirrors { list, pairs, .. } = &mut self.core.mirrors;
+                pairs.reserve();
+                // Writes in flight to a former mirror still have its number.
+                let is_free = |number: &usize| list[*number].is_none() && !pairs.refer_to(*number as u16);
+                let free = (0..list.len()).find(is_free).unwrap_or(list.len());
                 if free == list.len() {
                     list.push(None);
                 }
@@ -180,7 +183,12 @@ impl Engine {
         self.routes.set_target(route, position, RouteTarget { peer, cmem, incarnation, mirror });
         // Write-backs that failed with the former leg's session are sent to the new leg.
         if (before.peer, before.cmem) != (peer, cmem) {
-            self.core.move_stranded(self.siblings(before.peer), before.cmem, bytes, peer, cmem);
+            let (former, queues) = (self.siblings(before.peer), self.queues());
+            let place = |offset: u64| {
+                let at = cmem + offset;
+                (session_of(peer, at, queues), at)
+            };
+            self.core.move_stranded(former, before.cmem, bytes, place);
         }
     }
 

@@ -15,7 +15,7 @@ use cxloe_wire::time::Time;
 use super::super::completer::Op;
 use super::super::write_back::FailedWriteBack;
 use super::super::{Core, Engine, EngineError, PeerSession, RequestId, Sink, page_and_mask};
-use super::{Mirror, MirrorAt};
+use super::MirrorAt;
 use crate::cache::Line;
 
 /// Reason of the deadline of an owed request.
@@ -54,6 +54,11 @@ impl Pairs {
             self.slots.resize(PAIRS_MAX, None);
             self.free = (0..PAIRS_MAX as u16).rev().collect();
         }
+    }
+
+    /// Whether a write in flight refers to this mirror, or to a former one of the number.
+    pub fn refer_to(&self, mirror: u16) -> bool {
+        self.slots.iter().flatten().any(|pair| pair.mirror == mirror)
     }
 
     fn get_mut(&mut self, pair: u16) -> Option<&mut Pair> {
@@ -340,9 +345,19 @@ impl Engine {
                 && (pair.failed == 3 || gone || now - pair.since > limit)
                 && let Some(pair) = self.core.mirrors.pairs.take(number)
             {
-                self.core.give_up(pair, sink);
+                let place = self.present_place(&pair.origin);
+                self.core.give_up(pair, place, sink);
             }
         }
+    }
+
+    /// Session and CMem address at which the line of a write-back belongs now: the leg that the write-back was made for
+    /// may have left. `None` for other operations, and for a line without a route.
+    fn present_place(&mut self, origin: &Op) -> Option<(usize, u64)> {
+        let Op::WriteBack { hpa, .. } = *origin else { return None };
+        let location = self.routes.locate(hpa);
+        let first = self.routes.target(&location)?.peer;
+        Some((self.session_of(first, location.cmem), location.cmem))
     }
 }
 
@@ -414,19 +429,15 @@ impl Core {
         self.mirrors.pending = true;
     }
 
-    /// Fails a write that has reached at most one leg. The line of a write-back is kept, because its writer
-    /// has already received the acknowledgement.
-    fn give_up(&mut self, pair: Pair, sink: &mut dyn Sink) {
+    /// Fails a write that has reached at most one leg. The line of a write-back is kept for its `place`, because its
+    /// writer has already received the acknowledgement.
+    fn give_up(&mut self, pair: Pair, place: Option<(usize, u64)>, sink: &mut dyn Sink) {
         self.counters.failures += 1;
         match pair.origin {
             Op::Write { id, .. } => sink.failed(id, pair.error),
-            Op::WriteBack { peer, cmem, hpa, epoch, serial } => {
+            Op::WriteBack { hpa, epoch, serial, .. } => {
                 self.write_backs[usize::from(epoch)] -= 1;
-                let read = |mirror: &Mirror| {
-                    (mirror.legs[mirror.reads].peer, mirror.legs[mirror.reads].cmem + pair.offset)
-                };
-                let (peer, cmem) = self.mirrors.get(pair.mirror).map_or((peer, cmem), read);
-                if let Some(data) = pair.line {
+                if let (Some(data), Some((peer, cmem))) = (pair.line, place) {
                     self.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data, serial });
                 }
             }
