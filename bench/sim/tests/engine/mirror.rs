@@ -468,3 +468,20 @@ fn a_failed_write_back_goes_to_no_other_region() {
     }
     assert_eq!(world.engine.stranded(), 1, "the line waits for its memory node");
 }
+
+/// Scenario: both memory nodes are silent, and the region is destroyed while writes to it are unanswered. The writes must
+/// fail with the sessions.
+#[test]
+fn writes_in_flight_end_although_their_region_is_gone() {
+    let mut world = World::in_sync_with_cache();
+    world.cut = [true; 2];
+    let now = world.net.now();
+    for line in 0..8 {
+        let (id, segment) = (RequestId::Number(line as u32), Segment::straight(line * 64, 1));
+        let sent = world.engine.burst_write(&segment, 1, &data(line, 1), id, now, world.link.transmit());
+        assert_eq!(sent, Ok(Write::Sent));
+    }
+    world.engine.remove_route(0).expect("the region's route");
+    world.until("the writes fail", |world| world.results.failed.len() == 8);
+    assert!(world.results.written.is_empty());
+}

@@ -195,6 +195,7 @@ impl Engine {
     pub(in super::super) fn drop_mirrors(&mut self, route: &super::super::Route) {
         for number in route.targets.iter().filter_map(|target| target.mirror) {
             self.core.end_copies(number);
+            self.core.drop_owed(number);
             if let Some(mirror) = self.core.mirrors.list.get_mut(usize::from(number)) {
                 *mirror = None;
             }

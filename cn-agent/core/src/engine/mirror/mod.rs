@@ -193,6 +193,11 @@ impl Mirrors {
         self.pending
     }
 
+    /// Whether any request has not ended, even of a mirror that no longer exists.
+    fn has_unfinished(&self) -> bool {
+        self.pairs.has_any() || !self.orphans.is_empty() || self.owed.is_some()
+    }
+
     /// Whether a mirror whose leg to read from has lost its content has another leg in sync.
     #[cold]
     pub fn has_content(&self, number: u16) -> bool {

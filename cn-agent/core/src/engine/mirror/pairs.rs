@@ -15,7 +15,7 @@ use cxloe_wire::time::Time;
 use super::super::completer::Op;
 use super::super::write_back::FailedWriteBack;
 use super::super::{Core, Engine, EngineError, PeerSession, RequestId, Sink, page_and_mask};
-use super::MirrorAt;
+use super::{MirrorAt, Mirrors};
 use crate::cache::Line;
 
 /// Reason of the deadline of an owed request.
@@ -56,6 +56,10 @@ impl Pairs {
         }
     }
 
+    pub fn has_any(&self) -> bool {
+        self.free.len() < self.slots.len()
+    }
+
     /// Whether a write in flight refers to this mirror, or to a former one of the number.
     pub fn refer_to(&self, mirror: u16) -> bool {
         self.slots.iter().flatten().any(|pair| pair.mirror == mirror)
@@ -82,6 +86,8 @@ impl Pairs {
 pub(super) struct Owed {
     pair: u16,
     side: u8,
+    /// Index of the session.
+    peer: usize,
     cmem: u64,
     mask: u64,
     data: Box<[u8]>,
@@ -180,7 +186,7 @@ impl Engine {
                     // The write was already sent to the first leg, so this request must be sent before any
                     // other write.
                     let (side, data) = (side as u8, data.into());
-                    self.core.mirrors.owed = Some(Owed { pair: number, side, cmem, mask, data });
+                    self.core.mirrors.owed = Some(Owed { pair: number, side, peer, cmem, mask, data });
                     self.deadline.keep_earlier(Deadline::new(now, OWED));
                 }
                 Err(error) => {
@@ -232,15 +238,10 @@ impl Engine {
         // The leg may have been removed meanwhile, so that the write does not wait for it any more.
         let waits =
             self.core.mirrors.pairs.get_mut(owed.pair).is_some_and(|pair| pair.left >> owed.side & 1 == 1);
-        let leg = |mirrors: &super::Mirrors, pair: &Pair| {
-            Some(mirrors.get(pair.mirror)?.legs[usize::from(owed.side)].peer)
-        };
-        let pair = self.core.mirrors.pairs.get_mut(owed.pair).copied();
-        let Some(first) = pair.filter(|_| waits).and_then(|pair| leg(&self.core.mirrors, &pair)) else {
+        if !waits {
             return Ok(());
-        };
-        let peer = self.session_of(first, owed.cmem);
-        match self.send_side(owed.pair, owed.side, peer, owed.cmem, owed.mask, &owed.data, now, tx) {
+        }
+        match self.send_side(owed.pair, owed.side, owed.peer, owed.cmem, owed.mask, &owed.data, now, tx) {
             Ok(()) => Ok(()),
             Err(EngineError::Busy) => {
                 self.core.mirrors.owed = Some(owed);
@@ -410,6 +411,20 @@ impl Core {
         self.mirrors.leg_fails(mirror, usize::from(side), now);
         if let Some(mirror) = self.mirrors.get_mut(mirror) {
             mirror.legs[usize::from(side)].missed_write = mirror.legs[usize::from(side)].must_have();
+        }
+    }
+
+    /// Fails the owed request of a mirror that is removed with its route, because its memory may soon belong to another
+    /// region.
+    pub(super) fn drop_owed(&mut self, mirror: u16) {
+        let Mirrors { owed, pairs, pending, .. } = &mut self.mirrors;
+        let Some(Owed { pair, side, .. }) = *owed else { return };
+        if let Some(pair) = pairs.get_mut(pair).filter(|pair| pair.mirror == mirror) {
+            pair.failed |= pair.left & 1 << side;
+            if let Op::Write { hpa, .. } = pair.origin {
+                pair.error = EngineError::Unmapped(hpa);
+            }
+            (*owed, *pending) = (None, true);
         }
     }
 

@@ -72,7 +72,9 @@ impl Engine {
                 self.watch_leg(number, side, now);
             }
         }
-        self.core.mirrors.watch_at = if any { now + WATCH_INTERVAL } else { Time(u64::MAX) };
+        // Requests of former mirrors have to end as well.
+        let goes_on = any || self.core.mirrors.has_unfinished();
+        self.core.mirrors.watch_at = if goes_on { now + WATCH_INTERVAL } else { Time(u64::MAX) };
     }
 
     fn watch_leg(&mut self, number: u16, side: usize, now: Time) {
