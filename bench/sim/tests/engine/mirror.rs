@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use cxloe_cn_core::engine::{EngineEvent, LegTarget};
+use cxloe_wire::Transmit;
 use cxloe_wire::session::Timing;
 
 use super::*;
@@ -484,4 +485,58 @@ fn writes_in_flight_end_although_their_region_is_gone() {
     world.engine.remove_route(0).expect("the region's route");
     world.until("the writes fail", |world| world.results.failed.len() == 8);
     assert!(world.results.written.is_empty());
+}
+
+/// A transmit ring with room for a few frames.
+struct AlmostFull<'a> {
+    ring: &'a mut dyn Transmit,
+    room: usize,
+}
+
+impl Transmit for AlmostFull<'_> {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.room == 0 { None } else { self.ring.slot(len) }
+    }
+
+    fn commit(&mut self) {
+        self.room -= 1;
+        self.ring.commit();
+    }
+}
+
+/// A world in which the ring had room for one of the two requests of a write to line 0, of version 7. The other request
+/// is for the leg (copy) to read from.
+fn half_sent() -> World {
+    let mut world = World::in_sync_with_cache();
+    let leg = |index: usize| LegTarget {
+        peer: world.peers[index],
+        cmem: 0,
+        incarnation: Some(world.incarnations[index]),
+        in_sync: true,
+    };
+    let (legs, now) = ([leg(1), leg(0)], world.net.now());
+    world.engine.set_legs(0, 0, &legs, world.epoch + 1, now);
+    let mut ring = AlmostFull { ring: world.link.transmit(), room: 1 };
+    let sent = world.engine.burst_write(&Segment::straight(0, 1), 1, &data(0, 7), ID, now, &mut ring);
+    assert_eq!((sent, ring.room), (Ok(Write::Sent), 0));
+    world
+}
+
+#[test]
+fn a_read_does_not_overtake_the_second_request_of_a_write() {
+    let mut world = half_sent();
+    let (now, id) = (world.net.now(), RequestId::Number(1));
+    let sent = world.engine.burst_read(&Segment::straight(0, 1), id, now, world.link.transmit());
+    assert_eq!(sent, Ok(BurstRead::Sent));
+    world.until("both end", |world| world.results.reads.len() + world.results.written.len() == 2);
+    assert_eq!(world.results.reads[&1], data(0, 7));
+}
+
+#[test]
+fn the_second_request_of_a_write_is_not_sent_once_its_region_is_gone() {
+    let mut world = half_sent();
+    world.engine.remove_route(0).expect("the region's route");
+    world.until("the write fails", |world| world.results.failed == [0]);
+    assert_eq!(world.mns[0].line(CN, 0), Some(data(0, 7)));
+    assert_ne!(world.mns[1].line(CN, 0), Some(data(0, 7)));
 }

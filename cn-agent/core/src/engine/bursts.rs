@@ -99,6 +99,9 @@ impl Engine {
             return Err(EngineError::Busy);
         }
         self.settle(peer, cmem, segment, lines, now, tx)?;
+        if self.core.mirrors.owes() {
+            self.send_owed(now, tx)?;
+        }
         // The write-backs above may have used the last free slots for operations.
         if self.core.ops.is_full() {
             return Err(EngineError::Busy);

@@ -128,6 +128,9 @@ impl Engine {
         }
         let line = hpa / LINE_SIZE as u64;
         let place = self.make_room(missed.place, now, tx);
+        if self.core.mirrors.owes() {
+            self.send_owed(now, tx)?;
+        }
         self.may_send(peer, now)?;
         let token = self.core.ops.insert(Op::Read { id, hpa, page, mask, place });
         let stream = self.stream_of(cmem);

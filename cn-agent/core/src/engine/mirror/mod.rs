@@ -187,6 +187,12 @@ impl Mirrors {
         self.list.is_empty()
     }
 
+    /// Whether the second request of a write has not been sent yet.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.owed.is_some()
+    }
+
     /// Whether completions have left work for `settle_mirrors`.
     #[inline]
     pub fn is_pending(&self) -> bool {

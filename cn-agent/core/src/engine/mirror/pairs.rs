@@ -1,7 +1,8 @@
 //! Writes to both legs of a mirror, and reads that are sent again to the other leg.
 //!
 //! A write is accepted for both memory nodes or for neither. If the transmit ring then has room for only one
-//! of the two frames, the other one is *owed*: it is sent before any other write to a mirror.
+//! of the two frames, the other one is *owed*: it is sent before any other write to a mirror, and before any read, which
+//! could otherwise overtake it on the leg to read from.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -132,7 +133,9 @@ impl Engine {
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<(), EngineError> {
-        self.send_owed(now, tx)?;
+        if self.core.mirrors.owes() {
+            self.send_owed(now, tx)?;
+        }
         let page = at.offset >> 12;
         let Some(mirror) = self.core.mirrors.get_mut(at.number) else { return Err(EngineError::Busy) };
         let written = [0, 1].map(|side| mirror.legs[side].is_written(page));
@@ -184,9 +187,10 @@ impl Engine {
                 Ok(()) => sent = true,
                 Err(_) if sent => {
                     // The write was already sent to the first leg, so this request must be sent before any
-                    // other write.
+                    // other write, and before any read.
                     let (side, data) = (side as u8, data.into());
                     self.core.mirrors.owed = Some(Owed { pair: number, side, peer, cmem, mask, data });
+                    self.core.mirrors.pending = true;
                     self.deadline.keep_earlier(Deadline::new(now, OWED));
                 }
                 Err(error) => {
@@ -233,7 +237,12 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Busy`] if there is still no room for the request.
-    pub(super) fn send_owed(&mut self, now: Time, tx: &mut dyn Transmit) -> Result<(), EngineError> {
+    #[cold]
+    pub(in super::super) fn send_owed(
+        &mut self,
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Result<(), EngineError> {
         let Some(owed) = self.core.mirrors.owed.take() else { return Ok(()) };
         // The leg may have been removed meanwhile, so that the write does not wait for it any more.
         let waits =
@@ -244,7 +253,7 @@ impl Engine {
         match self.send_side(owed.pair, owed.side, owed.peer, owed.cmem, owed.mask, &owed.data, now, tx) {
             Ok(()) => Ok(()),
             Err(EngineError::Busy) => {
-                self.core.mirrors.owed = Some(owed);
+                (self.core.mirrors.owed, self.core.mirrors.pending) = (Some(owed), true);
                 self.deadline.keep_earlier(Deadline::new(now, OWED));
                 Err(EngineError::Busy)
             }
@@ -306,7 +315,8 @@ impl Engine {
             return Err(EngineError::Busy);
         }
         let (page, mask) = page_and_mask(peer, cmem, lines.into());
-        if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
+        let busy = self.core.mirrors.owes() || self.core.inflight.overlaps(page, mask);
+        if busy || self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
         self.may_send(peer, now)?;
