@@ -92,7 +92,8 @@ impl Spaces {
     }
 
     /// Marks the content of the region at `hpa` as gone, because the region was destroyed or emptied. Dirty pages are
-    /// not written back.
+    /// not written back. Processes that map the region keep the memory, which no other process gets: a later region of
+    /// the same name may belong to another user.
     pub fn dropped(&mut self, hpa: u64) {
         if let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) {
             space.unwanted = true;
@@ -101,6 +102,7 @@ impl Spaces {
                 self.close_lines();
                 return;
             }
+            space.region_gone = true;
             let pages = space.dirty();
             if pages > 0 {
                 tracing::warn!(
@@ -116,7 +118,7 @@ impl Spaces {
     /// back.
     pub fn attached(&mut self, hpa: u64) {
         if let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) {
-            space.unwanted = false;
+            (space.unwanted, space.region_gone) = (false, false);
         }
     }
 
@@ -150,7 +152,12 @@ mod tests {
     }
 
     fn add(spaces: &mut Spaces, kind: MappingKind) -> u64 {
-        let options = options(kind);
+        add_at(spaces, kind, 1 << 40)
+    }
+
+    /// Adds a claimed space for a region `r` that is attached at `hpa`.
+    fn add_at(spaces: &mut Spaces, kind: MappingKind, hpa: u64) -> u64 {
+        let options = SpaceOptions { hpa, ..options(kind) };
         let id = options.id;
         spaces.add(Box::new(Space::create(options).unwrap())).unwrap();
         spaces.own(id, true);
@@ -266,5 +273,30 @@ mod tests {
         spaces.dropped(1 << 40);
         spaces.housekeeping(now);
         assert!(spaces.is_empty(), "at once when it is gone for good");
+    }
+
+    /// A later region of the same name has another address. It may belong to a user who must not share memory with the
+    /// processes that map the former one.
+    #[test]
+    fn a_region_of_a_destroyed_ones_name_gets_memory_of_its_own() {
+        let (mut spaces, former) = mapped(MappingKind::Shared);
+        spaces.dropped(1 << 40);
+        assert!(!spaces.is_mapped("r") && !spaces.uses("r") && spaces.owner("r").is_none());
+        assert!(matches!(spaces.claim(&request(MappingKind::Shared)), Ok(MapClaim::Free)));
+        let later = add_at(&mut spaces, MappingKind::Shared, 2 << 40);
+        assert!(
+            matches!(spaces.claim(&request(MappingKind::Shared)), Ok(MapClaim::Owned(made)) if made.id == later)
+        );
+        assert_eq!(spaces.get(former).unwrap().owners(), 1, "its process keeps the memory");
+
+        // A region that was only emptied returns at its address, and has one space.
+        let (mut spaces, id) = mapped(MappingKind::Shared);
+        spaces.dropped(1 << 40);
+        let options = SpaceOptions { id: 7, ..spaces.get(id).unwrap().options().clone() };
+        assert!(spaces.add(Box::new(Space::create(options).unwrap())).is_err());
+        spaces.attached(1 << 40);
+        assert!(
+            matches!(spaces.claim(&request(MappingKind::Shared)), Ok(MapClaim::Owned(made)) if made.id == id)
+        );
     }
 }

@@ -162,11 +162,14 @@ impl Spaces {
     }
 
     pub(super) fn position(&self, region: &str) -> Option<usize> {
-        let is_it = |options: &SpaceOptions| options.region == region && options.hpa != NOWHERE;
-        self.list.0.iter().position(|place| place.as_ref().is_some_and(|space| is_it(space.options())))
+        let is_it = |space: &Space| {
+            let options = space.options();
+            options.region == region && options.hpa != NOWHERE && !space.region_gone
+        };
+        self.list.0.iter().position(|place| place.as_deref().is_some_and(is_it))
     }
 
-    /// Whether a space uses this region. A suspended space whose region is not attached here does not count.
+    /// Whether a space uses this region. A space whose region is gone, or is not attached here, does not count.
     pub fn is_mapped(&self, region: &str) -> bool {
         self.position(region).is_some()
     }
@@ -219,7 +222,10 @@ impl Spaces {
     /// # Errors
     /// Returns the space that was not added.
     pub fn add(&mut self, mut space: Box<Space>) -> Result<(), Box<Space>> {
-        let known = space.uses_region() && self.is_mapped(&space.options().region);
+        let SpaceOptions { region, hpa, .. } = space.options();
+        // A region that was emptied is attached at its address again, with the space that it had.
+        let returns = |other: &Space| other.region_gone && other.options().hpa == *hpa;
+        let known = space.uses_region() && (self.is_mapped(region) || self.any(returns));
         match self.list.0.iter_mut().position(|place| place.is_none()) {
             Some(at) if !known => {
                 space.place = at as u16;

@@ -84,6 +84,9 @@ pub struct Space {
     pub(super) ending: Option<Time>,
     /// Whether the content is dropped when the space ends.
     pub(super) unwanted: bool,
+    /// Whether the region was destroyed or emptied while it was mapped. A region of its name is another one until the
+    /// space's own is attached again.
+    pub(super) region_gone: bool,
     /// Whether the space has ever had an owner.
     pub(super) used: bool,
     /// State while the region is full and faults wait; else `None`.
@@ -184,6 +187,7 @@ impl Space {
             cleans: Vec::new(),
             ending: None,
             unwanted: false,
+            region_gone: false,
             used: false,
             full: None,
             suspension: None,

@@ -67,7 +67,7 @@ impl Space {
     }
 
     pub(crate) fn uses_region(&self) -> bool {
-        !self.is_held()
+        !self.is_held() && !self.region_gone
     }
 
     /// Records that the region is no longer attached to this compute node.
@@ -124,7 +124,7 @@ impl Space {
             return false;
         }
         self.options.hpa = hpa;
-        (self.changed, self.unwanted) = (true, false);
+        (self.changed, self.unwanted, self.region_gone) = (true, false, false);
         tracing::info!(region = self.options.region, "the region's memory is served again");
         true
     }
