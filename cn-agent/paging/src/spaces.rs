@@ -270,11 +270,8 @@ impl Spaces {
         if !self.any(|space| space.changed) {
             return;
         }
-        // Removed explicitly: members have duplicates of the descriptor, so closing it would not remove it from
-        // epoll.
-        for parted in self.list.0.iter_mut().flatten().flat_map(|space| space.parted.drain(..)) {
-            let _ = self.epoll.delete(parted.uffd.as_fd());
-            dispose(parted);
+        for space in self.list.0.iter_mut().flatten() {
+            unwatch_parted(space, &self.epoll);
         }
         self.direct.clear();
         self.close_lines();
@@ -438,7 +435,8 @@ impl Spaces {
 
     /// Ends a space at once; nothing is written back.
     pub(super) fn close(&mut self, at: usize) {
-        let Some(space) = self.list.0[at].take() else { return };
+        let Some(mut space) = self.list.0[at].take() else { return };
+        unwatch_parted(&mut space, &self.epoll);
         self.transfers.abandon(at as u16);
         self.active.retain(|place| usize::from(*place) != at);
         self.close_lines();
@@ -502,6 +500,15 @@ impl Spaces {
     }
 }
 
+/// Removes the descriptors of processes that have left from epoll, and closes them. Members have duplicates of a
+/// userfaultfd, so closing it alone would leave it in epoll, which would report its events for ever.
+fn unwatch_parted(space: &mut Space, epoll: &Epoll) {
+    for parted in space.parted.drain(..) {
+        let _ = epoll.delete(parted.uffd.as_fd());
+        dispose(parted);
+    }
+}
+
 fn view(space: &Space) -> PagingView {
     let options = space.options();
     let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES as u64;
@@ -546,5 +553,53 @@ impl Sink for Spaces {
     fn failed(&mut self, id: RequestId, error: EngineError) {
         self.transfers.failed(id, error, &mut self.ended);
         self.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::memory::Mapped;
+    use crate::space::ONLY;
+    use crate::uffd::Uffd;
+    use cxloe_cn_core::mapped::MappingKind;
+
+    /// Epoll reports a userfaultfd without a handshake in each poll.
+    #[test]
+    fn a_space_that_ends_leaves_no_descriptor_in_epoll() {
+        let options = SpaceOptions {
+            id: 1,
+            region: "r".into(),
+            kind: MappingKind::Shared,
+            hpa: 1 << 40,
+            pages: 64,
+            view_pages: 64,
+            limit: 64,
+            prefetch: false,
+            fresh: false,
+            lost_wait: Duration::from_secs(1),
+            stay: false,
+            owner: None,
+            created_ms: 0,
+            user: None,
+        };
+        let uffd = Uffd::create_user_only().or_else(|_| Uffd::create()).unwrap();
+        let of_the_process = uffd.try_clone().unwrap();
+        let mut space = Space::create(options).unwrap();
+        let mapping = space.pager.add_mapping(ONLY).unwrap();
+        space.memory.mappings_mut().add(mapping, Mapped::new(uffd, 0, 0, 64, 0, None));
+        space.unwanted = true;
+        let mut spaces = Spaces::new().unwrap();
+        spaces.add(Box::new(space)).unwrap();
+        spaces.watch();
+        let mut ready = [EpollEvent::empty(); 2];
+        assert_eq!(spaces.epoll.wait(&mut ready, EpollTimeout::ZERO), Ok(1));
+        spaces.get_mut(1).unwrap().end(mapping);
+        spaces.housekeeping(Time::ZERO);
+        assert!(spaces.is_empty());
+        assert_eq!(spaces.epoll.wait(&mut ready, EpollTimeout::ZERO), Ok(0));
+        drop(of_the_process);
     }
 }
