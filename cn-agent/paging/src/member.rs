@@ -69,7 +69,7 @@ pub enum MemberMessage {
     Hint(Hint, Message),
     /// The member leaves the space in an orderly way.
     Leave,
-    /// No complete message has arrived.
+    /// No complete message has arrived, or no more may be read now.
     Nothing,
     /// The member has closed the connection or violated the protocol.
     Gone,
@@ -165,8 +165,9 @@ impl MemberLink {
         !self.ordered.is_empty()
     }
 
-    /// Receives the member's next message, without waiting.
-    pub fn receive_message(&mut self) -> MemberMessage {
+    /// Receives the member's next message, without waiting. Takes each read of the connection off `reads`, and makes none
+    /// at 0; complete messages that were read before are returned all the same, as nothing reports them again.
+    pub fn receive_message(&mut self, reads: &mut u32) -> MemberMessage {
         if self.broken {
             return MemberMessage::Gone;
         }
@@ -176,6 +177,8 @@ impl MemberLink {
                 Ok(None) => {}
                 Err(_) => break MemberMessage::Gone,
             }
+            let Some(left) = reads.checked_sub(1) else { break MemberMessage::Nothing };
+            *reads = left;
             let mut sent = Descriptors::new();
             let received = self.socket.try_receive(self.inbox.room(), &mut sent);
             // Members pass no descriptors with these messages.
@@ -247,22 +250,22 @@ mod tests {
     #[test]
     fn orders_are_answered_in_turn() {
         let (mut link, mut there) = pair();
-        assert!(matches!(link.receive_message(), MemberMessage::Nothing));
+        assert!(matches!(link.receive_message(&mut 1), MemberMessage::Nothing));
         assert!(link.order_drop(&[1..3]) && link.order_drop(&[7..8]) && link.is_busy());
         let mut order = [0; 16];
         there.read_exact(&mut order).unwrap();
         there.write_all(&bytes(MessageKind::Dropped, &[])).unwrap();
-        let MemberMessage::Dropped(first) = link.receive_message() else { panic!() };
+        let MemberMessage::Dropped(first) = link.receive_message(&mut 1) else { panic!() };
         assert_eq!(first.ranges(), [Pages { first: 1, count: 2 }]);
         there.write_all(&bytes(MessageKind::Discard, &[Pages { first: 5, count: u32::MAX }])).unwrap();
-        let MemberMessage::Discard(message) = link.receive_message() else { panic!() };
+        let MemberMessage::Discard(message) = link.receive_message(&mut 1) else { panic!() };
         let options = PagerOptions { pages: 9, limit: 16, prefetch: false, evict: true };
         assert_eq!(ranges(&message, &options).collect::<Vec<_>>(), [5..9]);
         there.write_all(&bytes(MessageKind::Cold, &[Pages { first: u32::MAX, count: 2 }])).unwrap();
-        let MemberMessage::Hint(Hint::Cold, message) = link.receive_message() else { panic!() };
+        let MemberMessage::Hint(Hint::Cold, message) = link.receive_message(&mut 1) else { panic!() };
         assert_eq!(ranges(&message, &options).collect::<Vec<_>>(), [9..9]);
         drop(there);
-        assert!(matches!(link.receive_message(), MemberMessage::Gone) && !link.order_drop(&[1..2]));
+        assert!(matches!(link.receive_message(&mut 1), MemberMessage::Gone) && !link.order_drop(&[1..2]));
     }
 
     #[test]
@@ -284,12 +287,12 @@ mod tests {
             let (mut link, mut there) = pair();
             there.write_all(&bytes(kind, &[])).unwrap();
             assert!(
-                matches!(link.receive_message(), MemberMessage::Gone)
-                    && matches!(link.receive_message(), MemberMessage::Gone)
+                matches!(link.receive_message(&mut 1), MemberMessage::Gone)
+                    && matches!(link.receive_message(&mut 1), MemberMessage::Gone)
             );
         }
         let (mut link, mut there) = pair();
         there.write_all(&[0xFF; 64]).unwrap();
-        assert!(matches!(link.receive_message(), MemberMessage::Gone));
+        assert!(matches!(link.receive_message(&mut 1), MemberMessage::Gone));
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod suspension;
 mod takeover;
 mod write_back;
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -24,6 +25,7 @@ use super::memory::{ForeignPages, KernelMemory, Mapped, PrivatePages, SharedPage
 use super::shared_state::{SharedState, SharedStateError};
 use super::watchdog::Watchdog;
 use full::FullRegion;
+use members::PendingDiscard;
 use suspension::Suspension;
 use takeover::ExpectedProcesses;
 use write_back::WriteBackRequest;
@@ -97,6 +99,8 @@ pub struct Space {
     pub(super) changed: bool,
     /// Removed mappings, kept open until `watch` has removed their descriptors from epoll.
     pub(super) parted: Vec<Mapped>,
+    /// Discards of members that are not complete.
+    discards: VecDeque<PendingDiscard>,
     /// Reason of losses that was last sent to the members.
     notified_loss: Option<String>,
     /// The thread that caused the latest fault since the last call of `take_faulting`: its mapping and thread id.
@@ -193,6 +197,7 @@ impl Space {
             suspension: None,
             changed: true,
             parted: Vec::new(),
+            discards: VecDeque::new(),
             notified_loss: None,
             faulting: None,
         }
@@ -280,7 +285,7 @@ impl Space {
     /// Lets the pager, write-backs and a suspension do a bounded amount of work; returns the amount.
     #[inline]
     pub(super) fn turn(&mut self, transfers: &mut Transfers) -> usize {
-        let mut work = 0;
+        let mut work = if self.discards.is_empty() { 0 } else { self.advance_discards(transfers) };
         if self.is_held() {
             return work;
         }
@@ -306,7 +311,8 @@ impl Space {
     /// Whether the space has background work to do, such as evictions or write-backs, for which no event will arrive.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        !self.is_held() && (self.pager.has_work() || !self.cleans.is_empty() || self.suspension.is_some())
+        let works = self.pager.has_work() || !self.cleans.is_empty() || self.suspension.is_some();
+        !self.discards.is_empty() || (works && !self.is_held())
     }
 
     /// Process id and thread id of the last thread that faulted since the last call.
