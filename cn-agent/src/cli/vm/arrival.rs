@@ -165,6 +165,23 @@ fn open(stream: Stream, ticket: &Ticket, region: &str) -> io::Result<(SealedSend
     Ok((sender, receiver, bytes))
 }
 
+/// Signal mask of this thread, which is set again when this is dropped. A session leaves its signals blocked, and the
+/// monitor of the next session would start with them blocked.
+struct SignalMask(SigSet);
+
+impl SignalMask {
+    fn keep() -> Result<SignalMask, Failure> {
+        SigSet::thread_get_mask().map(SignalMask).map_err(Failure::failed)
+    }
+}
+
+impl Drop for SignalMask {
+    fn drop(&mut self) {
+        // Ignored: the call fails only for arguments that are malformed.
+        let _ = self.0.thread_set_mask();
+    }
+}
+
 enum Received {
     /// The machine ran here, and its monitor has ended.
     Ran(std::process::ExitStatus),
@@ -180,6 +197,7 @@ fn receive(
     region: &str,
     (mut sender, receiver, bytes): (SealedSender, SealedReceiver, u64),
 ) -> Result<Received, Failure> {
+    let _mask = SignalMask::keep()?;
     let name = args.region.as_ref().ok_or_else(|| Failure::usage("--incoming needs --region"))?;
     let request = MapRequest { incoming: Some(bytes), ..args.paging.map(name, MappingKind::Shared, false) };
     let started = Owner::map(agent, request)
@@ -238,5 +256,23 @@ fn receive(
             Err(Failure::failed(format!("QEMU has ended before the machine ran: {reason}")))
         }
         _ => Ok(Received::Ran(over.status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_a_session_blocks_are_not_blocked_for_the_next_monitor() {
+        let before = SigSet::thread_get_mask().unwrap();
+        {
+            let _mask = SignalMask::keep().unwrap();
+            let mut of_session = SigSet::empty();
+            of_session.add(Signal::SIGTERM);
+            of_session.thread_block().unwrap();
+            assert!(SigSet::thread_get_mask().unwrap().contains(Signal::SIGTERM));
+        }
+        assert_eq!(SigSet::thread_get_mask().unwrap(), before);
     }
 }

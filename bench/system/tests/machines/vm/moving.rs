@@ -327,9 +327,9 @@ pub fn a_machine_moves_fifty_times() -> Outcome {
 /// reason, and the guest continues.
 pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
     let rig = Moving::new()?;
-    let here = rig.start(0, false)?;
+    let mut here = rig.start(0, false)?;
     rig.goes_on(&here)?;
-    let there = rig.start(1, true)?;
+    let mut there = rig.start(1, true)?;
     let compared = rig.order(&here, &there, &["--dry-run"])?;
     ensure(compared.status.success(), output_text(&compared))?;
     rig.says(&there, "waiting again")?;
@@ -342,6 +342,7 @@ pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
         refused.status.code() == Some(5) && text.contains("the number of vCPUs is 1 here and 2 there"),
         text,
     )?;
+    rig.says(&other, "waiting again")?;
     rig.goes_on(&here)?;
 
     // Three moves are refused: with a wrong ticket, with a ticket file that others can read, and to an address where no
@@ -360,7 +361,14 @@ pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
     let text = output_text(&refused);
     ensure(refused.status.code() == Some(5) && text.contains("cannot reach"), text)?;
     rig.is_at(0)?;
-    rig.goes_on(&here).map(drop)
+    rig.goes_on(&here)?;
+
+    // The monitor that waits has started QEMU for the dry run, and starts another one for the move. A signal ends the
+    // second one as well.
+    rig.moves(&mut here, &there)?;
+    there.process.signal(Signal::SIGTERM)?;
+    there.process.wait(LIMIT)?;
+    Ok(())
 }
 
 /// Kills `victim` at the time `after` since the start of a move. At most one guest may run afterwards, and
