@@ -17,17 +17,19 @@ use cxloe_cn_core::mapped::MappingKind;
 use cxloe_daemon::command_line::{Exit, Failure};
 use cxloe_daemon::{Bound, to_stderr};
 use cxloe_vmm::migration::channel::{self, SealedReceiver, SealedSender, Stream};
+use cxloe_vmm::migration::machine::MovableMachine;
 use cxloe_vmm::migration::message::TargetMessage;
 use cxloe_vmm::migration::receiver::{Arrival, greet};
 use cxloe_vmm::migration::sender::MoveAddress;
 use cxloe_vmm::migration::target::TargetEnd;
 use cxloe_vmm::migration::ticket::Ticket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
 
 use super::control;
-use super::{MachineArgs, Started, exit_as};
+use super::{Connect, MachineArgs, Started, exit_as};
 use crate::cli::failure::of_agent;
 
 /// Maximum wait for the first message of a source that has connected.
@@ -165,6 +167,16 @@ fn open(stream: Stream, ticket: &Ticket, region: &str) -> io::Result<(SealedSend
     Ok((sender, receiver, bytes))
 }
 
+/// Connects to the QEMU with the process id `pid`. If that fails, ends QEMU: it would wait for a state for ever, and
+/// this process would wait for QEMU.
+fn connect_or_end(connect: Connect, pid: u32) -> Result<Arc<MovableMachine>, String> {
+    connect().map_err(|error| {
+        // Ignored: QEMU may have ended by itself.
+        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        format!("QEMU does not start there: {error}")
+    })
+}
+
 /// Signal mask of this thread, which is set again when this is dropped. A session leaves its signals blocked, and the
 /// monitor of the next session would start with them blocked.
 struct SignalMask(SigSet);
@@ -219,10 +231,9 @@ fn receive(
     let place = args.control.clone().unwrap_or_else(|| control::path(region));
     let (told, stopped) = (Arc::clone(&end), Arc::clone(&stop));
     let body = move || {
-        let machine = match connect() {
+        let machine = match connect_or_end(connect, pid) {
             Ok(machine) => machine,
-            Err(error) => {
-                let reason = format!("QEMU does not start there: {error}");
+            Err(reason) => {
                 let _ = sender.message(&TargetMessage::Failed { reason: reason.clone() });
                 let _ = told.set(TargetEnd::Gone(reason));
                 return;
@@ -261,7 +272,19 @@ fn receive(
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use cxloe_vmm::migration::qmp::QmpError;
+
     use super::*;
+
+    #[test]
+    fn a_monitor_that_does_not_answer_is_ended() {
+        let mut monitor = Command::new("sleep").arg("60").spawn().unwrap();
+        let silent: Connect = Box::new(|| Err(QmpError::Silent("qmp_capabilities".into())));
+        assert!(connect_or_end(silent, monitor.id()).is_err());
+        assert_eq!(monitor.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
+    }
 
     #[test]
     fn signals_that_a_session_blocks_are_not_blocked_for_the_next_monitor() {
