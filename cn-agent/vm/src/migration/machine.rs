@@ -26,7 +26,11 @@ impl MovableMachine {
         region: String,
         bytes: u64,
     ) -> Result<MovableMachine, QmpError> {
-        Ok(MovableMachine { qmp: Mutex::new(Qmp::begin(qmp)?), agent, space, region, bytes })
+        Ok(Self::of(Qmp::begin(qmp)?, agent, space, region, bytes))
+    }
+
+    pub(super) fn of(qmp: Qmp, agent: PathBuf, space: u64, region: String, bytes: u64) -> MovableMachine {
+        MovableMachine { qmp: Mutex::new(qmp), agent, space, region, bytes }
     }
 
     /// Locks the connection to QEMU, which one step at a time uses.

@@ -68,6 +68,8 @@ pub struct Qmp {
     answers: Receiver<Answer>,
     statuses: Receiver<MigrationStatus>,
     next_id: u64,
+    /// Time limit of each command.
+    pub(super) limit: Duration,
 }
 
 impl Qmp {
@@ -78,12 +80,12 @@ impl Qmp {
         let (status, statuses) = channel();
         let body = move || read(reading, &answer, &status);
         thread::Builder::new().name("qmp".into()).spawn(body).map_err(|_| QmpError::Gone)?;
-        let mut qmp = Qmp { socket, answers, statuses, next_id: 0 };
+        let mut qmp = Qmp { socket, answers, statuses, next_id: 0, limit: ANSWER_MAX };
         qmp.execute("qmp_capabilities", json!({}))?;
         Ok(qmp)
     }
 
-    /// Executes a command, with the time limit [`ANSWER_MAX`].
+    /// Executes a command, with the time limit of this connection.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         self.send(command, &arguments, None)
     }
@@ -108,7 +110,7 @@ impl Qmp {
             None => self.socket.write_all(line.as_bytes()),
         };
         sent.map_err(|_| QmpError::Gone)?;
-        let until = Instant::now() + ANSWER_MAX;
+        let until = Instant::now() + self.limit;
         loop {
             match self.answers.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok((of, answer)) if of == id => {

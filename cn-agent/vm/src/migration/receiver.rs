@@ -19,6 +19,7 @@ use super::channel::{Record, SealedReceiver, SealedSender};
 use super::facts::MachineFacts;
 use super::machine::MovableMachine;
 use super::message::{SourceMessage, TargetMessage};
+use super::qmp::QmpError;
 use super::sender::STATE_FD;
 use super::target::{TargetEnd, TargetMove, TargetOutcome, TargetStep};
 
@@ -30,8 +31,6 @@ const LOOK_MS: u64 = 500;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval of messages to the user during a long wait.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum time for QEMU to load its state after the agent has begun to serve the memory.
-const LOAD_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of pages in one request to the agent.
 const NOTES_MAX: usize = 2000;
 
@@ -141,7 +140,7 @@ impl<'a> Arrival<'a> {
                 TargetStep::Receive => self.receive(),
                 TargetStep::TakeNotes => self.take_notes(),
                 TargetStep::AwaitRegion => self.await_region(&mut say),
-                TargetStep::Finish => self.finish(),
+                TargetStep::Finish => self.finish(&mut say),
                 TargetStep::Run => self.run_guest(),
                 TargetStep::EndMachine => {
                     self.end_machine(decisions.is_returnable().then(|| decisions.reason().to_owned()));
@@ -287,20 +286,28 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    fn finish(&mut self) -> StepResult {
-        let until = Instant::now() + LOAD_MAX;
-        while Instant::now() < until {
-            if self.loaded {
-                return Ok(());
-            }
+    /// Waits until QEMU has loaded its state, however long that takes while memory nodes are away: the source may have
+    /// given up waiting and ended the machine there.
+    fn finish(&mut self, say: &mut impl FnMut(&str)) -> StepResult {
+        while !self.loaded {
             self.await_status(LOOK_INTERVAL)?;
+            if self.said.elapsed() >= SAY_INTERVAL {
+                self.said = Instant::now();
+                say("waiting for QEMU to load the machine's state");
+            }
         }
-        Err(failed(format!("QEMU has not loaded the machine's state within {LOAD_MAX:?}")))
+        Ok(())
     }
 
     fn run_guest(&mut self) -> StepResult {
         let mut qmp = self.machine.qmp();
-        qmp.execute("cont", json!({})).map_err(failed)?;
+        // QEMU may be silent because it waits for a page. The guest runs as soon as the page has arrived, and the
+        // command has no effect on a guest that runs.
+        while let Err(error) = qmp.execute("cont", json!({})) {
+            if !matches!(error, QmpError::Silent(_)) {
+                return Err(failed(error));
+            }
+        }
         // An error is ignored: the machine runs here even if the source does not receive this message.
         let _ = self.sender.message(&TargetMessage::Arrived);
         // QEMU sends frames from the guest's address, by which switches learn the guest's new location.
@@ -368,5 +375,47 @@ pub fn greet(receiver: &mut SealedReceiver, limit: Duration) -> io::Result<(Stri
             Ok((region, bytes))
         }
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the source is of another release")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::super::channel::{self, Stream};
+    use super::super::qmp::Qmp;
+    use super::super::ticket::Ticket;
+    use super::*;
+
+    /// Answers each command except the first `cont`, until the connection ends.
+    fn answer_late(mut qemu: UnixStream) {
+        let mut conts = 0;
+        for line in BufReader::new(qemu.try_clone().unwrap()).lines().map_while(Result::ok) {
+            let command: serde_json::Value = serde_json::from_str(&line).unwrap();
+            conts += u32::from(command["execute"] == "cont");
+            if command["execute"] != "cont" || conts > 1 {
+                let answer = json!({ "return": {}, "id": command["id"] });
+                qemu.write_all(format!("{answer}\n").as_bytes()).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_guest_runs_although_qemu_is_silent_at_first() {
+        let (here, of_qemu) = UnixStream::pair().unwrap();
+        thread::spawn(move || answer_late(of_qemu));
+        let (source, target) = UnixStream::pair().unwrap();
+        let opened =
+            thread::spawn(move || channel::open(Stream::Unix(source), &Ticket::of([1; 32]), [2; 32]));
+        let (sender, receiver) =
+            channel::accept(Stream::Unix(target), &Ticket::of([1; 32]), [3; 32]).unwrap();
+        let (_of_source, mut to_source) = opened.join().unwrap().unwrap();
+        let mut qmp = Qmp::begin(here).unwrap();
+        qmp.limit = Duration::from_millis(200);
+        let machine = MovableMachine::of(qmp, "/agent".into(), 1, "web".into(), 4096);
+        let mut arrival = Arrival::new(&machine, std::process::id(), sender, receiver);
+        assert!(arrival.run_guest().is_ok());
+        let said: TargetMessage = to_source.message(Duration::from_secs(10)).unwrap();
+        assert_eq!(said, TargetMessage::Arrived);
     }
 }
