@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_wire::session::NoisePrimitives;
+use nix::sys::socket::{setsockopt, sockopt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use snow::{Builder, HandshakeState, StatelessTransportState};
@@ -23,6 +24,11 @@ const SEAL: usize = 16;
 pub const CONTENT_MAX: usize = SEALED_MAX - SEAL - 1;
 /// Longest wait for the peer's message in the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Longest time for which the peer may take nothing of what is sent; the guest may be stopped meanwhile.
+const STALL_MAX: Duration = Duration::from_secs(10);
+/// Silence in seconds after which TCP probes whether the peer's host is still there, the interval of the probes, and
+/// their number.
+const PROBES: (u32, u32, u32) = (15, 5, 6);
 
 const MESSAGE: u8 = 1;
 const STATE: u8 = 2;
@@ -166,8 +172,18 @@ pub fn accept(
 }
 
 fn ready(stream: Stream) -> io::Result<Stream> {
-    if let Stream::Tcp(stream) = &stream {
-        stream.set_nodelay(true)?;
+    match &stream {
+        Stream::Tcp(stream) => {
+            stream.set_nodelay(true)?;
+            stream.set_write_timeout(Some(STALL_MAX))?;
+            // Without probes, a peer whose host has lost its power would be waited for without end.
+            let (idle, interval, count) = PROBES;
+            setsockopt(stream, sockopt::KeepAlive, &true)?;
+            setsockopt(stream, sockopt::TcpKeepIdle, &idle)?;
+            setsockopt(stream, sockopt::TcpKeepInterval, &interval)?;
+            setsockopt(stream, sockopt::TcpKeepCount, &count)?;
+        }
+        Stream::Unix(stream) => stream.set_write_timeout(Some(STALL_MAX))?,
     }
     stream.set_read_limit(Some(HANDSHAKE_MAX))?;
     Ok(stream)
@@ -237,7 +253,12 @@ impl SealedSender {
         let length = sealed.map_err(broken)?;
         self.next += 1;
         self.sealed[..2].copy_from_slice(&(length as u16).to_be_bytes());
-        self.stream.write_all(&self.sealed[..2 + length])
+        self.stream.write_all(&self.sealed[..2 + length]).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                io::Error::new(io::ErrorKind::TimedOut, "the other end takes nothing any more")
+            }
+            _ => error,
+        })
     }
 
     /// Ends the connection, for the peer and for this side's receiver.
@@ -291,7 +312,10 @@ impl SealedReceiver {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
     use std::thread;
+
+    use nix::sys::socket::getsockopt;
 
     use super::*;
     use crate::migration::message::TargetMessage;
@@ -334,6 +358,33 @@ mod tests {
         }
         assert!(got == expected && receiver.record().unwrap().is_none());
         sending.join().unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_given_up() {
+        let (here, there) = pair(Ticket::of([9; 32]));
+        let ((mut sender, _receiver), _there) = (here.unwrap(), there.unwrap());
+        let Stream::Unix(stream) = &sender.stream else { unreachable!("the pair is of Unix sockets") };
+        assert_eq!(stream.write_timeout().unwrap(), Some(STALL_MAX));
+        stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+        let more_than_fits = vec![0; 16 << 20];
+        let error = sender.state(&more_than_fits).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_host_that_has_lost_its_power_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        for stream in [stream, accepted] {
+            let Stream::Tcp(stream) = ready(Stream::Tcp(stream)).unwrap() else {
+                unreachable!("it is of TCP")
+            };
+            assert_eq!(stream.write_timeout().unwrap(), Some(STALL_MAX));
+            assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap());
+            assert_eq!(getsockopt(&stream, sockopt::TcpKeepIdle).unwrap(), PROBES.0);
+        }
     }
 
     #[test]
