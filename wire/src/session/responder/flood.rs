@@ -110,6 +110,7 @@ impl FloodWatch {
     /// Sets the addresses of CNs that have a key. All other addresses are counted together. An address that was already
     /// in the set keeps its count and share, so that a new key of another CN does not end the share during a flood.
     pub fn set_known(&mut self, addresses: impl Iterator<Item = Mac>) {
+        let sieve = self.sieve();
         let mut before = core::mem::take(&mut self.known);
         self.complete = true;
         for mac in addresses {
@@ -120,7 +121,8 @@ impl FloodWatch {
             }
             self.known.insert(mac, before.remove(&mac).unwrap_or(Count::NEW));
         }
-        self.changed |= self.sieve().is_some();
+        // Also if the last share has gone with its address: the link would keep to it for ever.
+        self.changed |= self.sieve() != sieve;
     }
 
     #[inline]
@@ -279,5 +281,19 @@ mod tests {
         gate.sieve = None;
         let passed = gate.flood(Mac([6; 6]), 100, 1_000);
         assert!(gate.sieve.is_some() && passed < 10_000, "{passed}");
+    }
+
+    /// A CN whose key is withdrawn during a flood in its name takes its share along: the link passes all Hellos again,
+    /// also after the CN has got another key.
+    #[test]
+    fn the_share_of_an_address_ends_with_its_key() {
+        let mut gate = Gate::new();
+        gate.flood(CN, 100, 1_000);
+        assert!(gate.share(CN) < Share::ALL);
+        gate.watch.set_known([QUIET].into_iter());
+        gate.flood(CN, 1, 1);
+        assert_eq!(gate.sieve, None);
+        gate.watch.set_known([CN, QUIET].into_iter());
+        assert_eq!(gate.flood(CN, 5, 1_000), 5_000);
     }
 }
