@@ -31,37 +31,57 @@ struct Closer {
     idle: AtomicUsize,
 }
 
-static CLOSER: LazyLock<Closer> = LazyLock::new(|| {
-    let (queue, work) = unbounded();
-    Closer { queue, work, threads: AtomicUsize::new(0), idle: AtomicUsize::new(0) }
-});
+static CLOSER: LazyLock<Closer> = LazyLock::new(Closer::new);
+
+impl Closer {
+    fn new() -> Closer {
+        let (queue, work) = unbounded();
+        Closer { queue, work, threads: AtomicUsize::new(0), idle: AtomicUsize::new(0) }
+    }
+
+    fn take(&'static self, value: Box<dyn Any + Send>) {
+        // Sending cannot fail: `self` has a receiver.
+        let _ = self.queue.send(value);
+        self.staff();
+    }
+
+    /// Starts a thread if more values wait than threads.
+    fn staff(&'static self) {
+        if self.queue.len() <= self.idle.load(Ordering::SeqCst) {
+            return;
+        }
+        let more = self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, |threads| {
+            (threads < THREADS_MAX).then_some(threads + 1)
+        });
+        if more.is_ok() && thread::Builder::new().name("closer".into()).spawn(move || run(self)).is_err() {
+            tracing::warn!("no thread can be started to close descriptors of clients");
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Records that a thread waits no longer. A value that came before this call may have counted on the thread, which
+    /// has taken another value, or ends; a value that comes later does not.
+    fn end_idleness(&'static self) {
+        self.idle.fetch_sub(1, Ordering::SeqCst);
+        self.staff();
+    }
+}
 
 /// Drops a value that owns descriptors, on another thread. Queued values keep their descriptors open; the
 /// process's limit of open files bounds how many that can be.
 pub fn dispose(value: impl Send + 'static) {
-    let closer = &*CLOSER;
-    // Sending cannot fail: the receiver is in a static, which lives as long as the process.
-    let _ = closer.queue.send(Box::new(value));
-    if closer.queue.len() <= closer.idle.load(Ordering::Acquire) {
-        return;
-    }
-    let more = closer.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, |threads| {
-        (threads < THREADS_MAX).then_some(threads + 1)
-    });
-    if more.is_ok() && thread::Builder::new().name("closer".into()).spawn(|| run(closer)).is_err() {
-        tracing::warn!("no thread can be started to close descriptors of clients");
-        closer.threads.fetch_sub(1, Ordering::AcqRel);
-    }
+    CLOSER.take(Box::new(value));
 }
 
-fn run(closer: &Closer) {
+fn run(closer: &'static Closer) {
     loop {
-        closer.idle.fetch_add(1, Ordering::AcqRel);
+        closer.idle.fetch_add(1, Ordering::SeqCst);
         let next = closer.work.recv_timeout(IDLE_MAX);
-        closer.idle.fetch_sub(1, Ordering::AcqRel);
+        closer.end_idleness();
         match next {
             Ok(value) => drop(value),
-            Err(_) => break,
+            Err(_) if closer.work.is_empty() => break,
+            Err(_) => {}
         }
     }
     closer.threads.fetch_sub(1, Ordering::AcqRel);
@@ -139,5 +159,17 @@ mod tests {
         assert_ne!(ends.recv().unwrap(), thread::current().id());
         drop(kept);
         assert_eq!(ends.recv().unwrap(), thread::current().id());
+    }
+
+    /// A value comes while the only idle thread has just taken another one, or has waited long enough.
+    #[test]
+    fn a_value_that_counts_on_a_thread_that_waits_no_longer_is_closed() {
+        let closer: &'static Closer = Box::leak(Box::new(Closer::new()));
+        let (ended, ends) = mpsc::channel();
+        closer.idle.store(1, Ordering::SeqCst);
+        closer.take(Box::new(Ends(ended, None)));
+        assert_eq!(closer.threads.load(Ordering::SeqCst), 0, "a thread is idle");
+        closer.end_idleness();
+        assert_ne!(ends.recv_timeout(Duration::from_secs(20)).unwrap(), thread::current().id());
     }
 }
