@@ -226,10 +226,7 @@ impl<'a> Member<'a> {
                 if !self.drop_at_once(message.ranges()) {
                     message.ranges().iter().for_each(|pages| self.drop_pages(*pages));
                 }
-                let mut bytes = [0; MESSAGE_MAX];
-                let length = Message::new(MessageKind::Dropped, &[]).encode(&mut bytes);
-                // An error is ignored: if the agent has died, its successor finds the pages discarded.
-                let _ = self.socket.send(&bytes[..length], &[]);
+                self.answer(&Message::new(MessageKind::Dropped, &[]));
             }
             MessageKind::Lost => message.ranges().iter().for_each(|pages| host.lost(*pages)),
             MessageKind::Why => host.why(&mut message.text_bytes()),
@@ -255,6 +252,19 @@ impl<'a> Member<'a> {
             | MessageKind::Cold
             | MessageKind::PageOut => {}
         }
+    }
+
+    /// Sends an answer, for which the agent waits as long as the connection lasts, however long it takes nothing.
+    fn answer(&self, message: &Message) {
+        let mut bytes = [0; MESSAGE_MAX];
+        let length = message.encode(&mut bytes);
+        // A short message is sent whole or not at all. Other errors are ignored: if the agent has died, its successor
+        // finds the pages discarded.
+        while self
+            .socket
+            .send(&bytes[..length], &[])
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        {}
     }
 
     /// Address and length in bytes of pages, if all of them are in the paged memory.
@@ -348,4 +358,70 @@ fn own_process() -> Option<OwnedFd> {
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
     // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::sleeper::Sleeper;
+    use crate::socket::{SocketPath, send_some};
+    use crate::wire::JoinReply;
+
+    /// Answers of a member that has received `orders`, once its agent takes what it sends again.
+    fn answers_after_a_pause(orders: &[Message]) -> usize {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        here.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+        there.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut bytes = [0; MESSAGE_MAX];
+        let length = Message::new(MessageKind::Cold, &[Pages::default()]).encode(&mut bytes);
+        while send_some(here.as_fd(), &bytes[..length], &[], libc::MSG_DONTWAIT).is_ok() {}
+        for order in orders {
+            let length = order.encode(&mut bytes);
+            there.write_all(&bytes[..length]).unwrap();
+        }
+
+        let nothing = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let agent = SocketPath::new(b"/nowhere/agent.sock").unwrap();
+        let place = MemberMemory { agent, space: 1, address: 0, bytes: 0, offset: 0 };
+        let joined = Joined {
+            socket: Socket::from(OwnedFd::from(here)),
+            welcome: JoinReply::default(),
+            uffd: None,
+            shared_state: None,
+        };
+        let line = HelperLine::new();
+        let mut member = Member::new(place, joined, nothing(), nothing(), None, &line, Duration::ZERO);
+        let (tell, told) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let ended = scope.spawn(|| {
+                tell.send(Sleeper::this_thread()).unwrap();
+                member.run(&mut SilentHost)
+            });
+            // The second sleep begins when the limit has ended the first.
+            told.recv().unwrap().wait_for(2);
+            let (mut inbox, mut answers) = (Inbox::new(), 0);
+            while answers < orders.len() {
+                while let Some(message) = inbox.next().unwrap() {
+                    answers += usize::from(message.kind == MessageKind::Dropped);
+                }
+                match there.read(inbox.room()) {
+                    Ok(0) | Err(_) => break,
+                    Ok(bytes) => inbox.put(bytes),
+                }
+            }
+            drop(there);
+            assert!(matches!(ended.join().unwrap(), HelperEnd::Abandoned(_)));
+            answers
+        })
+    }
+
+    #[test]
+    fn orders_are_answered_although_the_agent_takes_nothing_for_longer_than_the_limit() {
+        let order = Message::new(MessageKind::Drop, &[]);
+        assert_eq!(answers_after_a_pause(&[order, order]), 2);
+    }
 }

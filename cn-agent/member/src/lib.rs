@@ -40,6 +40,8 @@ pub mod local_report;
 pub mod own_calls;
 pub mod parent_memory;
 pub mod process_files;
+#[cfg(test)]
+mod sleeper;
 pub mod socket;
 pub mod uffd;
 pub mod wire;

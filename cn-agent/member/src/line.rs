@@ -4,6 +4,7 @@
 
 #![expect(unsafe_code, reason = "futex and send take raw pointers")]
 
+use std::io::{Error, ErrorKind};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::wire::{MESSAGE_MAX, Message, MessageKind, Pages};
@@ -55,7 +56,8 @@ impl HelperLine {
         self.pages.store(u64::from(pages.first) << 32 | u64::from(pages.count), Ordering::Relaxed);
         let mut outcome = self.state.compare_exchange(IDLE, ASKED, Ordering::AcqRel, Ordering::Acquire);
         if outcome.is_ok() {
-            // If sending fails, the helper notices the hang-up and sends the request again to the successor.
+            // Sending fails only if the connection has ended: the helper notices that, and sends the request again to
+            // the successor.
             self.announce(MessageKind::Discard, &[pages]);
             while self.state.load(Ordering::Acquire) == ASKED {
                 wait(&self.state, ASKED);
@@ -134,13 +136,24 @@ impl HelperLine {
     }
 
     fn send(&self, kind: MessageKind, pages: &[Pages], flags: libc::c_int) {
-        let socket = self.socket.load(Ordering::SeqCst);
-        if socket > 0 {
-            let mut bytes = [0; MESSAGE_MAX];
-            let length = Message::new(kind, pages).encode(&mut bytes);
+        let mut bytes = [0; MESSAGE_MAX];
+        let length = Message::new(kind, pages).encode(&mut bytes);
+        loop {
+            let socket = self.socket.load(Ordering::SeqCst);
+            if socket <= 0 {
+                return;
+            }
             // SAFETY: the kernel reads `length` bytes of a live buffer. The number is the helper's connection or, just
             // after that was closed, most likely no descriptor; `send` fails on anything but a socket.
-            unsafe { libc::send(socket, bytes.as_ptr().cast(), length, libc::MSG_NOSIGNAL | flags) };
+            let sent =
+                unsafe { libc::send(socket, bytes.as_ptr().cast(), length, libc::MSG_NOSIGNAL | flags) };
+            // A wait for an agent that takes nothing is cut short by a signal, by a stop of this process, and by the
+            // connection's limit: nothing is sent then, and the connection goes on.
+            let cut_short =
+                matches!(Error::last_os_error().kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock);
+            if sent >= 0 || !cut_short || flags & libc::MSG_DONTWAIT != 0 {
+                return;
+            }
         }
     }
 
@@ -179,4 +192,68 @@ fn wake(word: &AtomicU32) {
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX)
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sleeper::Sleeper;
+    use crate::socket::send_some;
+    use crate::wire::Inbox;
+
+    const PAGES: Pages = Pages { first: 5, count: 3 };
+
+    /// Sends small messages until the peer would have to take some.
+    fn fill(socket: &UnixStream) {
+        let mut bytes = [0; MESSAGE_MAX];
+        let length = Message::new(MessageKind::Cold, &[PAGES]).encode(&mut bytes);
+        while send_some(socket.as_fd(), &bytes[..length], &[], libc::MSG_DONTWAIT).is_ok() {}
+    }
+
+    /// Reads messages up to one of this kind; returns whether one came.
+    fn comes(there: &mut UnixStream, kind: MessageKind) -> bool {
+        let mut inbox = Inbox::new();
+        loop {
+            while let Some(message) = inbox.next().unwrap() {
+                if message.kind == kind {
+                    return true;
+                }
+            }
+            match there.read(inbox.room()) {
+                Ok(0) | Err(_) => return false,
+                Ok(bytes) => inbox.put(bytes),
+            }
+        }
+    }
+
+    #[test]
+    fn a_discard_reaches_an_agent_that_takes_nothing_for_longer_than_the_limit() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        here.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+        there.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let line = HelperLine::new();
+        line.connected(here.as_raw_fd());
+        fill(&here);
+        let (tell, told) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let discard = scope.spawn(|| {
+                tell.send(Sleeper::this_thread()).unwrap();
+                line.discard(PAGES)
+            });
+            // The second sleep begins when the limit has ended the first.
+            told.recv().unwrap().wait_for(2);
+            if comes(&mut there, MessageKind::Discard) {
+                line.discarded();
+            } else {
+                line.over();
+            }
+            assert_eq!(discard.join().unwrap(), Ok(()));
+        });
+    }
 }
