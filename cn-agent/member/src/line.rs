@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "futex and send take raw pointers")]
 
 use std::io::{Error, ErrorKind};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::wire::{MESSAGE_MAX, Message, MessageKind, Pages};
 
@@ -22,8 +22,10 @@ pub struct HelperLine {
     state: AtomicU32,
     /// First page and count of the announced discard.
     pages: AtomicU64,
-    /// Descriptor of the helper's connection; less than 1 without a connection.
-    socket: AtomicI32,
+    /// The helper's connection. Upper half: its number, counted from 1. Lower half: its descriptor; 0 if it has ended.
+    connection: AtomicU64,
+    /// Number of the connection over which the request was sent last.
+    asked_over: AtomicU32,
     leaving: AtomicU32,
 }
 
@@ -38,7 +40,8 @@ impl HelperLine {
             lock: AtomicU32::new(0),
             state: AtomicU32::new(IDLE),
             pages: AtomicU64::new(0),
-            socket: AtomicI32::new(0),
+            connection: AtomicU64::new(0),
+            asked_over: AtomicU32::new(0),
             leaving: AtomicU32::new(0),
         }
     }
@@ -46,7 +49,7 @@ impl HelperLine {
     /// Resets the line in a forked child, in which only the forking thread exists.
     pub fn reset(&self) {
         [&self.lock, &self.state, &self.leaving].iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        self.socket.store(0, Ordering::Relaxed);
+        self.connection.store(0, Ordering::Relaxed);
     }
 
     /// Announces to the agent that these pages are about to be discarded; returns when the agent has acknowledged. If
@@ -54,11 +57,12 @@ impl HelperLine {
     pub fn discard(&self, pages: Pages) -> Result<(), LineClosed> {
         self.acquire();
         self.pages.store(u64::from(pages.first) << 32 | u64::from(pages.count), Ordering::Relaxed);
-        let mut outcome = self.state.compare_exchange(IDLE, ASKED, Ordering::AcqRel, Ordering::Acquire);
+        self.asked_over.store(0, Ordering::Relaxed);
+        let mut outcome = self.state.compare_exchange(IDLE, ASKED, Ordering::SeqCst, Ordering::Acquire);
         if outcome.is_ok() {
             // Sending fails only if the connection has ended: the helper notices that, and sends the request again to
             // the successor.
-            self.announce(MessageKind::Discard, &[pages]);
+            self.ask();
             while self.state.load(Ordering::Acquire) == ASKED {
                 wait(&self.state, ASKED);
             }
@@ -84,7 +88,7 @@ impl HelperLine {
     /// process joins again.
     pub fn retire(&self) {
         self.leaving.store(1, Ordering::Release);
-        let socket = self.socket.load(Ordering::SeqCst);
+        let socket = descriptor(self.connection.load(Ordering::SeqCst));
         if socket > 0 {
             // SAFETY: plain values. The number is the helper's connection, or no longer a socket.
             unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
@@ -98,13 +102,11 @@ impl HelperLine {
 
     /// Sets the helper's connection, and sends an unanswered request again.
     pub(crate) fn connected(&self, socket: i32) {
-        self.socket.store(socket, Ordering::SeqCst);
+        let next = number(self.connection.load(Ordering::Relaxed)).wrapping_add(1).max(1);
+        let connection = u64::from(next) << 32 | u64::from(socket.cast_unsigned());
+        self.connection.store(connection, Ordering::SeqCst);
         if self.state.load(Ordering::SeqCst) == ASKED {
-            let pages = self.pages.load(Ordering::Acquire);
-            self.announce(
-                MessageKind::Discard,
-                &[Pages { first: (pages >> 32) as u32, count: pages as u32 }],
-            );
+            self.ask();
         }
         if self.is_leaving() {
             self.announce(MessageKind::Leave, &[]);
@@ -112,13 +114,12 @@ impl HelperLine {
     }
 
     pub(crate) fn disconnected(&self) {
-        self.socket.store(0, Ordering::SeqCst);
+        self.connection.fetch_and(u64::from(u32::MAX) << 32, Ordering::SeqCst);
     }
 
     /// Records the agent's acknowledgement of the discard.
     pub(crate) fn discarded(&self) {
-        // An acknowledgement for which no request waits is ignored: a request that was sent twice is acknowledged
-        // twice.
+        // An acknowledgement for which no request waits is ignored.
         if self.state.compare_exchange(ASKED, ANSWERED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             wake(&self.state);
         }
@@ -131,18 +132,34 @@ impl HelperLine {
         wake(&self.state);
     }
 
+    /// Sends the request over the connection, unless that has carried it already: each copy is acknowledged, and a later
+    /// request would take the second acknowledgement for its own. Both the thread that has the request and the helper,
+    /// which has a new connection, may come here at once.
+    fn ask(&self) {
+        let connection = self.connection.load(Ordering::SeqCst);
+        if self.asked_over.fetch_max(number(connection), Ordering::SeqCst) < number(connection) {
+            let pages = self.pages.load(Ordering::Acquire);
+            let pages = Pages { first: (pages >> 32) as u32, count: pages as u32 };
+            self.send_over(connection, MessageKind::Discard, &[pages], 0);
+        }
+    }
+
     fn announce(&self, kind: MessageKind, pages: &[Pages]) {
         self.send(kind, pages, 0);
     }
 
     fn send(&self, kind: MessageKind, pages: &[Pages], flags: libc::c_int) {
+        self.send_over(self.connection.load(Ordering::SeqCst), kind, pages, flags);
+    }
+
+    fn send_over(&self, connection: u64, kind: MessageKind, pages: &[Pages], flags: libc::c_int) {
+        let socket = descriptor(connection);
+        if socket <= 0 {
+            return;
+        }
         let mut bytes = [0; MESSAGE_MAX];
         let length = Message::new(kind, pages).encode(&mut bytes);
         loop {
-            let socket = self.socket.load(Ordering::SeqCst);
-            if socket <= 0 {
-                return;
-            }
             // SAFETY: the kernel reads `length` bytes of a live buffer. The number is the helper's connection or, just
             // after that was closed, most likely no descriptor; `send` fails on anything but a socket.
             let sent =
@@ -151,7 +168,8 @@ impl HelperLine {
             // connection's limit: nothing is sent then, and the connection goes on.
             let cut_short =
                 matches!(Error::last_os_error().kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock);
-            if sent >= 0 || !cut_short || flags & libc::MSG_DONTWAIT != 0 {
+            let goes_on = self.connection.load(Ordering::SeqCst) == connection;
+            if sent >= 0 || !cut_short || !goes_on || flags & libc::MSG_DONTWAIT != 0 {
                 return;
             }
         }
@@ -170,6 +188,15 @@ impl HelperLine {
             wake(&self.lock);
         }
     }
+}
+
+fn number(connection: u64) -> u32 {
+    (connection >> 32) as u32
+}
+
+/// Descriptor of a connection; less than 1 if it has ended.
+fn descriptor(connection: u64) -> i32 {
+    (connection as u32).cast_signed()
 }
 
 /// Sleeps while `word` is `value`; may return early.
@@ -255,5 +282,30 @@ mod tests {
             }
             assert_eq!(discard.join().unwrap(), Ok(()));
         });
+    }
+
+    #[test]
+    fn a_discard_goes_once_over_each_connection() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        there.set_nonblocking(true).unwrap();
+        let line = HelperLine::new();
+        // A thread has made its request, and has not sent it yet, when the helper has a connection.
+        line.pages.store(5 << 32 | 3, Ordering::Relaxed);
+        line.state.store(ASKED, Ordering::SeqCst);
+        line.connected(here.as_raw_fd());
+        line.ask();
+        let mut bytes = [0; 2 * MESSAGE_MAX];
+        let mut expected = [0; MESSAGE_MAX];
+        let length = Message::new(MessageKind::Discard, &[PAGES]).encode(&mut expected);
+        assert_eq!(there.read(&mut bytes).unwrap(), length, "one message");
+        assert_eq!(bytes[..length], expected[..length]);
+
+        // A successor gets it as well.
+        let (here, mut there) = UnixStream::pair().unwrap();
+        there.set_nonblocking(true).unwrap();
+        line.disconnected();
+        line.ask();
+        line.connected(here.as_raw_fd());
+        assert_eq!(there.read(&mut bytes).unwrap(), length, "one message");
     }
 }
