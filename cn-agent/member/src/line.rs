@@ -84,6 +84,17 @@ impl HelperLine {
         self.announce(MessageKind::Leave, &[]);
     }
 
+    /// Waits until the helper thread has ended, as it does after [`leave`](Self::leave) when the agent has closed the
+    /// connection. From then on the agent installs no page in this memory.
+    pub fn wait_over(&self) {
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                OVER => return,
+                state => wait(&self.state, state),
+            }
+        }
+    }
+
     /// Ends the helper thread without a message to the agent. The agent continues to serve this process until the
     /// process joins again.
     pub fn retire(&self) {

@@ -8,7 +8,7 @@
 //!   monitor --mmap--------> hooks ---> mappings: userfaultfd, Join, a helper thread ---> agent
 //!           --madvise-----> hooks ---> discard first, then the call   (a balloon gives pages back)
 //!           --fallocate---> hooks ---'
-//!           --munmap------> hooks ---> the call, then leave
+//!           --munmap------> hooks ---> leave, then the call
 //! ```
 //!
 //! Everything else that the monitor does is passed to the kernel unchanged, and so is everything in a process

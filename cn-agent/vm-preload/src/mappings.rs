@@ -138,18 +138,20 @@ pub fn parts(addresses: &Range<u64>) -> Vec<Range<u64>> {
 }
 
 /// Ends the membership of mappings that lie wholly inside `addresses`, which are about to be unmapped. Returns the
-/// number of these mappings.
+/// number of these mappings, once the agent installs no page in them any more.
 pub fn leave(addresses: &Range<u64>) -> usize {
-    let mut mappings = mappings();
-    let before = mappings.len();
-    mappings.retain(|mapping| {
+    let mut left = Vec::new();
+    mappings().retain(|mapping| {
         let goes = mapping.span.is_within(addresses);
         if goes {
-            mapping.line.leave();
+            left.push(Arc::clone(&mapping.line));
         }
         !goes
     });
-    before - mappings.len()
+    // The lock is released before the waits, which depend on the agent.
+    left.iter().for_each(|line| line.leave());
+    left.iter().for_each(|line| line.wait_over());
+    left.len()
 }
 
 /// The span of a mapping of whole pages; `None` for any other.
@@ -214,5 +216,78 @@ impl Drop for SignalMask {
     fn drop(&mut self) {
         // SAFETY: the set is live, and was in force before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    use cxloe_member::helper::SilentHost;
+    use cxloe_member::join::Joined;
+    use cxloe_member::socket::{Socket, SocketPath};
+    use cxloe_member::wire::JoinReply;
+
+    use super::*;
+
+    /// File of `/proc` with the number of this thread's sleeps.
+    fn status() -> PathBuf {
+        Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap()).join("status")
+    }
+
+    fn sleeps(status: &Path) -> Option<u64> {
+        let status = fs::read_to_string(status).ok()?;
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        count.trim().parse().ok()
+    }
+
+    #[test]
+    fn memory_is_unmapped_only_after_the_agent_has_let_it_go() {
+        let (here, mut agent) = UnixStream::pair().unwrap();
+        let nothing = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let span = Span { address: 4 * PAGE_BYTES, bytes: PAGE_BYTES, offset: 0 };
+        let path = SocketPath::new(b"/nowhere/agent.sock").unwrap();
+        let place =
+            MemberMemory { agent: path, space: 1, address: span.address, bytes: span.bytes, offset: 0 };
+        let joined = Joined {
+            socket: Socket::from(OwnedFd::from(here)),
+            welcome: JoinReply::default(),
+            uffd: None,
+            shared_state: None,
+        };
+        let line = Arc::new(HelperLine::new());
+        let mut member = Member::new(place, joined, nothing(), nothing(), None, &line, Duration::ZERO);
+        mappings().push(Mapping { span, line: Arc::clone(&line) });
+        assert_eq!(leave(&(0..span.address + span.bytes - 1)), 0, "a part of it stays mapped");
+
+        let (returned, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
+        thread::scope(|scope| {
+            scope.spawn(|| member.run(&mut SilentHost));
+            let leaver = scope.spawn(|| {
+                let status = status();
+                tell.send((sleeps(&status), status)).unwrap();
+                let left = leave(&(span.address..span.address + span.bytes));
+                returned.store(true, Ordering::SeqCst);
+                left
+            });
+            // The member's message that it leaves has no page ranges, and so eight bytes.
+            agent.read_exact(&mut [0; 8]).unwrap();
+            let (before, status) = told.recv().unwrap();
+            let until = Instant::now() + Duration::from_secs(10);
+            while !returned.load(Ordering::SeqCst) && sleeps(&status) == before {
+                assert!(Instant::now() < until, "the thread neither waits nor returns");
+                thread::yield_now();
+            }
+            assert!(!returned.load(Ordering::SeqCst), "the agent may still install pages");
+            drop(agent);
+            assert_eq!(leaver.join().unwrap(), 1);
+        });
+        assert!(mappings().is_empty());
     }
 }
