@@ -38,6 +38,8 @@ pub struct Owner {
     device: Option<OwnedFd>,
     /// Socket to which the agent sends the userfaultfds of forked children; `None` unless [`MapRequest::keeps`] is set.
     keeper: Option<OwnedFd>,
+    /// Number of answers that the connection still brings, of requests given up too.
+    owed: usize,
 }
 
 /// Descriptor of the connection, to be polled for the end of the agent.
@@ -83,7 +85,7 @@ impl Owner {
         if space != self.space {
             return Err(protocol(&self.path, "it has mapped the region anew, without the earlier state"));
         }
-        self.socket = socket;
+        (self.socket, self.owed) = (socket, 0);
         Ok(())
     }
 
@@ -131,6 +133,7 @@ impl Owner {
             memory,
             device,
             keeper: None,
+            owed: 0,
         })
     }
 
@@ -181,16 +184,34 @@ impl Owner {
         let path = self.path.clone();
         let failed = |error| unanswered(&path, error);
         message::write(&mut self.socket, &AgentRequest { version: VERSION, ask }).map_err(failed)?;
+        self.owed += 1;
         // The agent may take long to write dirty pages back, so the read has no time limit here.
         let limit = self.socket.read_timeout().map_err(failed)?;
         if waits {
             self.socket.set_read_timeout(None).map_err(failed)?;
         }
-        let answer = message::read(&mut self.socket, ANSWER_MAX);
+        let answer = self.last_answer();
         self.socket.set_read_timeout(limit).map_err(failed)?;
         match answer.map_err(failed)? {
             AgentAnswer::Refused(reason) => Err(ClientError::Refused { path, reason }),
             answer => Ok(answer),
+        }
+    }
+
+    /// Receives the answer to the last request, behind those that come too late for the requests before.
+    fn last_answer(&mut self) -> io::Result<AgentAnswer> {
+        loop {
+            let answer = message::read(&mut self.socket, ANSWER_MAX);
+            let is_late = |error: &io::Error| {
+                matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+            };
+            if answer.as_ref().is_err_and(is_late) {
+                return answer;
+            }
+            self.owed -= 1;
+            if self.owed == 0 || answer.is_err() {
+                return answer;
+            }
         }
     }
 
@@ -249,5 +270,58 @@ impl Owner {
             AgentAnswer::Done => Ok(()),
             other => Err(self.unexpected_answer(&other)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::Duration;
+
+    use cxloe_cn_core::mapped::MappingKind;
+
+    use super::*;
+    use crate::message::RefusalReason;
+
+    fn owner(socket: UnixStream) -> Owner {
+        Owner {
+            socket,
+            path: "/nowhere/agent.sock".into(),
+            request: MapRequest {
+                region: "r".into(),
+                kind: MappingKind::Shared,
+                limit: 0,
+                prefetch: false,
+                fresh: false,
+                lost_wait_ms: 0,
+                stay: false,
+                keeps: false,
+                resume: false,
+                incoming: None,
+            },
+            space: 1,
+            pages: 1,
+            sealed: false,
+            shared_state: File::open("/dev/null").unwrap().into(),
+            memory: None,
+            device: None,
+            keeper: None,
+            owed: 0,
+        }
+    }
+
+    #[test]
+    fn a_late_answer_is_not_that_of_the_next_request() {
+        let (here, mut agent) = UnixStream::pair().unwrap();
+        here.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        let mut owner = owner(here);
+        assert!(matches!(owner.set_limit(4096), Err(ClientError::Silent { .. })));
+        message::write(&mut agent, &AgentAnswer::Done).unwrap();
+        message::write(&mut agent, &AgentAnswer::Refused(RefusalReason::NoSpace)).unwrap();
+        let flushed = owner.clean_all();
+        assert!(matches!(flushed, Err(ClientError::Refused { reason: RefusalReason::NoSpace, .. })));
+        message::write(&mut agent, &AgentAnswer::Done).unwrap();
+        owner.set_limit(8192).unwrap();
+        assert_eq!(owner.request.limit, 8192);
     }
 }
