@@ -3,22 +3,23 @@
 //! and then checked; it never causes undefined behaviour, and a mapping never shrinks while it is used.
 //!
 //! All unsafe code of ports is in this file and in [`vectored`](super::vectored): the view of a mapping as words, and
-//! the descriptors passed with a message.
+//! the transfer of bytes between a mapping and a socket.
 
 #![expect(unsafe_code, reason = "memory shared with another process is mapped, and read as atomic words")]
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Relaxed};
 
 use cxloe_cn_core::untrusted::Untrusted;
+use cxloe_member::socket::{Descriptors, receive_some};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 /// A mapping of a memfd that two processes share.
 #[derive(Debug)]
@@ -196,25 +197,32 @@ pub fn receive_with_descriptor(
     socket: &UnixStream,
     bytes: &mut [u8],
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([std::os::fd::RawFd; 1]);
-    let mut parts = [IoSliceMut::new(bytes)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
-    let mut received = None;
-    for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(descriptors) = control {
-            for fd in descriptors {
-                // SAFETY: the kernel has just made this descriptor for this call; nothing else owns it.
-                received = Some(unsafe { OwnedFd::from_raw_fd(fd) });
-            }
-        }
-    }
-    Ok((message.bytes, received))
+    let mut descriptors = Descriptors::new();
+    let length = receive_some(socket.as_fd(), bytes, &mut descriptors, 0)?;
+    Ok((length, descriptors.take()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::thread::JoinHandleExt;
+    use std::path::{Path, PathBuf};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
     use super::*;
+
+    /// File of `/proc` with the number of this thread's sleeps.
+    fn status() -> PathBuf {
+        Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap()).join("status")
+    }
+
+    fn sleeps(status: &Path) -> Option<u64> {
+        let status = fs::read_to_string(status).ok()?;
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        count.trim().parse().ok()
+    }
 
     #[test]
     fn both_ends_see_one_memory() {
@@ -228,6 +236,39 @@ mod tests {
         here.store(1023, 0b1110, Relaxed);
         assert_eq!(there.clear_bits(1023, 0b0101), 0b0100);
         assert_eq!(there.untrusted(1023).copy_out(), [0b1010]);
+    }
+
+    #[test]
+    fn a_signal_does_not_end_the_wait_for_memory() {
+        extern "C" fn ignore(_: libc::c_int) {}
+
+        let (a, b) = UnixStream::pair().unwrap();
+        b.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        // SAFETY: the handler does nothing.
+        unsafe { libc::signal(libc::SIGUSR1, ignore as *const () as libc::sighandler_t) };
+        let (tell, told) = mpsc::channel();
+        let receiver = thread::spawn(move || {
+            let status = status();
+            tell.send((sleeps(&status).unwrap(), status)).unwrap();
+            receive_with_descriptor(&b, &mut [0; 4])
+        });
+        let (before, status) = told.recv().unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        // The thread sleeps in the system call, and then again or not at all.
+        for times in 1..=2 {
+            while !receiver.is_finished() && sleeps(&status).is_none_or(|sleeps| sleeps < before + times) {
+                assert!(Instant::now() < until, "the thread neither waits nor ends");
+                thread::yield_now();
+            }
+            if times == 1 {
+                // SAFETY: the thread was not joined, so its number is still its own.
+                unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGUSR1) };
+            }
+        }
+        let memory = SharedMemory::create(4096).unwrap();
+        send_with_descriptor(&a, b"take", memory.descriptor()).unwrap();
+        let (length, fd) = receiver.join().unwrap().unwrap();
+        assert_eq!((length, fd.is_some()), (4, true));
     }
 
     #[test]
