@@ -41,7 +41,7 @@ class Region:
         """Address of the region's first byte, for reads and writes of lines (its HPA)."""
     @property
     def size(self) -> int:
-        """Size in bytes."""
+        """Size in bytes, as far as the region has addresses."""
     @property
     def uid(self) -> int | None:
         """User on this node that may use the region; None: all who may use the agent."""

@@ -10,7 +10,7 @@ pub struct Region {
     name: String,
     /// Address of the region's first byte, for reads and writes of lines (its HPA).
     address: u64,
-    /// Size of the region in bytes.
+    /// Size of the region in bytes, as far as it has addresses.
     size: u64,
     /// User on this node that may use the region; None: all who may use the agent.
     uid: Option<u32>,
@@ -43,7 +43,7 @@ impl From<AttachedRegion> for Region {
         Region {
             name: region.region,
             address: region.hpa,
-            size: region.size,
+            size: region.addressable(),
             uid: region.uid,
             created_ms: region.created_ms,
             state: region.state,

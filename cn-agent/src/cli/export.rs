@@ -20,7 +20,7 @@ use super::SocketArgs;
 use super::failure::{is_transient, of_agent, of_operation};
 use super::image::{ImageHeader, ImageReader, ImageWriter, RECORD_MAX, is_zero};
 use super::retry_deadline::RetryDeadline;
-use super::target::{hpa_in, is_attached};
+use super::target::{beyond_addresses, hpa_in, is_attached};
 
 /// Interval of the progress display.
 const TICK: Duration = Duration::from_millis(200);
@@ -73,6 +73,9 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
         ));
     }
     let (mut port, attached, hpa) = open(&args.region, &args.socket.path())?;
+    if attached.addressable() < attached.size {
+        return Err(beyond_addresses(&attached));
+    }
     let header = ImageHeader { region: args.region.clone(), bytes: attached.size };
     match &args.file {
         None => copy_out(&mut port, hpa, &header, std::io::stdout().lock(), "standard output", args),
@@ -164,6 +167,9 @@ pub fn import(args: &ImportArgs) -> Result<(), Failure> {
             ),
         ));
     }
+    if bytes > attached.addressable() {
+        return Err(beyond_addresses(&attached));
+    }
     copy_in(&mut port, hpa, &mut reader, args)?;
     to_stderr!("region {}: imported {} of region {region}", args.region, ByteSize(bytes));
     Ok(())
@@ -220,7 +226,7 @@ fn open(region: &Name, socket: &Path) -> Result<(Client, AttachedRegion, u64), F
     let attached = loop {
         let regions = client::regions(socket).map_err(of_agent)?;
         if is_attached(region, &regions) || !wait_limit.again() {
-            hpa_in(region, 0, &regions)?;
+            hpa_in(region, 0, 0, &regions)?;
             let found = regions.into_iter().find(|attached| attached.region == region.as_str());
             break found.expect("it has an HPA");
         }

@@ -52,7 +52,8 @@ fn limited_user(socket: &Path) -> Option<u32> {
 
 /// Returns the refusal for an access of the user `own` to `hpa`, if the region at `hpa` belongs to another user.
 fn not_yours(hpa: u64, regions: &[AttachedRegion], own: u32) -> Option<RefusalReason> {
-    let holds = |region: &&AttachedRegion| hpa.checked_sub(region.hpa).is_some_and(|at| at < region.size);
+    let holds =
+        |region: &&AttachedRegion| hpa.checked_sub(region.hpa).is_some_and(|at| at < region.addressable());
     let region = regions.iter().find(holds)?;
     let foreign = region.uid.is_some_and(|owner| owner != own);
     foreign.then(|| RefusalReason::NotYours { region: region.region.clone(), uid: own })

@@ -72,10 +72,11 @@ pub struct WriteArgs {
     socket: SocketArgs,
 }
 
-/// Returns the HPA of a target. A target that is an HPA needs no request. For a region, calls `regions`, and repeats
-/// the call until the region is attached or `again`, which waits, returns false.
+/// Returns the HPA of a target of `bytes` bytes. A target that is an HPA needs no request. For a region, calls `regions`,
+/// and repeats the call until the region is attached or `again`, which waits, returns false.
 fn locate(
     target: &MemoryTarget,
+    bytes: u64,
     mut regions: impl FnMut() -> Result<Vec<AttachedRegion>, Failure>,
     again: impl Fn() -> bool,
 ) -> Result<u64, Failure> {
@@ -86,15 +87,20 @@ fn locate(
     loop {
         let attached = regions()?;
         if is_attached(name, &attached) || !again() {
-            return hpa_in(name, offset, &attached);
+            return hpa_in(name, offset, bytes, &attached);
         }
     }
 }
 
-/// Returns the HPA of a target. For a region, asks the agent whose socket is at `path`, until the region is attached or
-/// `wait_limit` is over.
-fn locate_at(path: &Path, target: &MemoryTarget, wait_limit: RetryDeadline) -> Result<u64, Failure> {
-    locate(target, || client::regions(path).map_err(of_agent), || wait_limit.again())
+/// Returns the HPA of a target of `bytes` bytes. For a region, asks the agent whose socket is at `path`, until the region
+/// is attached or `wait_limit` is over.
+fn locate_at(
+    path: &Path,
+    target: &MemoryTarget,
+    bytes: u64,
+    wait_limit: RetryDeadline,
+) -> Result<u64, Failure> {
+    locate(target, bytes, || client::regions(path).map_err(of_agent), || wait_limit.again())
 }
 
 /// Runs the first operation on a region, and repeats it until the region is attached and its memory nodes are
@@ -123,9 +129,9 @@ fn first_of_all<T>(
 pub fn read(args: &ReadArgs) -> Result<(), Failure> {
     let path = args.socket.path();
     let wait_limit = RetryDeadline::begin();
-    let first = locate_at(&path, &args.target, wait_limit)?;
-    let end = args.lines.checked_mul(LINE as u64).and_then(|bytes| first.checked_add(bytes));
-    if end.is_none() {
+    let bytes = args.lines.saturating_mul(LINE as u64);
+    let first = locate_at(&path, &args.target, bytes, wait_limit)?;
+    if first.checked_add(bytes).is_none() {
         return Err(Failure::usage(format!("{} lines reach beyond the end of all addresses", args.lines)));
     }
     let mut port = Client::connect(&path).map_err(of_agent)?;
@@ -168,8 +174,9 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     let path = args.socket.path();
     let bytes = source(args)?;
     let wait_limit = RetryDeadline::begin();
-    let first = locate_at(&path, &args.target, wait_limit)?;
-    if first.checked_add(bytes.len().next_multiple_of(LINE) as u64).is_none() {
+    let all = bytes.len().next_multiple_of(LINE) as u64;
+    let first = locate_at(&path, &args.target, all, wait_limit)?;
+    if first.checked_add(all).is_none() {
         return Err(Failure::usage("the bytes reach beyond the end of all addresses"));
     }
     let mut port = Client::connect(&path).map_err(of_agent)?;
@@ -293,7 +300,7 @@ mod tests {
                 asked.set(asked.get() + 1);
                 Ok(if asked.get() >= from { vec![listed.clone()] } else { Vec::new() })
             };
-            locate(&text.parse().unwrap(), regions, || waits).map_err(|failure| failure.exit)
+            locate(&text.parse().unwrap(), 64, regions, || waits).map_err(|failure| failure.exit)
         };
         assert_eq!((locate("0x40", 1, true), asked.get()), (Ok(0x40), 0));
         assert_eq!((locate("scratch+64", 1, true), asked.get()), (Ok(listed.hpa + 64), 1));

@@ -37,25 +37,41 @@ pub fn is_attached(name: &Name, regions: &[AttachedRegion]) -> bool {
     regions.iter().any(|region| is_it(region) && region.attachment != Attaching::Waiting)
 }
 
-/// HPA of byte `offset` of the region `name` in `regions`.
+/// HPA of byte `offset` of the region `name` in `regions`, from which on `bytes` bytes are to be used.
 ///
 /// # Errors
-/// The region is not among `regions`, or the offset is beyond its end.
-pub fn hpa_in(name: &Name, offset: u64, regions: &[AttachedRegion]) -> Result<u64, Failure> {
+/// The region is not among `regions`, or the bytes are beyond its end, or beyond its addresses.
+pub fn hpa_in(name: &Name, offset: u64, bytes: u64, regions: &[AttachedRegion]) -> Result<u64, Failure> {
     let region = regions.iter().find(|region| region.region == name.as_str()).ok_or_else(|| {
         Failure::new(
             Exit::NotFound,
             format!("no region {name} is attached; `cn-agent list` shows those that are"),
         )
     })?;
-    if offset >= region.size {
+    // The first byte has to be there even if no byte is used.
+    let last = offset.saturating_add(bytes.saturating_sub(1));
+    if last >= region.size {
         let size = region.size;
         return Err(Failure::new(
             Exit::NotFound,
-            format!("offset {offset:#x} is beyond the end of region {name}, which has {size:#x} bytes"),
+            format!("offset {last:#x} is beyond the end of region {name}, which has {size:#x} bytes"),
         ));
     }
+    if last >= region.addressable() {
+        return Err(beyond_addresses(region));
+    }
     Ok(region.hpa + offset)
+}
+
+/// Failure of a use of bytes that have no addresses, because the region has grown beyond its window.
+pub fn beyond_addresses(region: &AttachedRegion) -> Failure {
+    let (name, size, there) = (&region.region, ByteSize(region.size), ByteSize(region.addressable()));
+    Failure::new(
+        Exit::Refused,
+        format!(
+            "region {name} has grown beyond its addresses: of its {size}, only the first {there} can be used here"
+        ),
+    )
 }
 
 #[cfg(test)]
@@ -95,9 +111,28 @@ pub(super) mod tests {
         let name = |text: &str| Name::new(text).unwrap();
         let is_attached = |text: &str| is_attached(&name(text), &listed);
         assert!(is_attached("scratch") && !is_attached("later") && !is_attached("other"));
-        let hpa = |text: &str, offset| hpa_in(&name(text), offset, &listed);
-        assert_eq!(hpa("scratch", 64).unwrap(), (1 << 40) + 64);
-        assert_eq!(hpa("scratch", 4096).unwrap_err().exit, Exit::NotFound);
-        assert!(hpa("other", 0).unwrap_err().message.contains("cn-agent list"));
+        let hpa = |text: &str, offset, bytes| hpa_in(&name(text), offset, bytes, &listed);
+        assert_eq!(hpa("scratch", 64, 64).unwrap(), (1 << 40) + 64);
+        assert_eq!(hpa("scratch", 0, 4096).unwrap(), 1 << 40);
+        for (offset, bytes) in [(4096, 0), (4096, 64), (64, 4096), (64, u64::MAX), (u64::MAX, 64)] {
+            assert_eq!(hpa("scratch", offset, bytes).unwrap_err().exit, Exit::NotFound, "{offset} {bytes}");
+        }
+        assert!(hpa("other", 0, 64).unwrap_err().message.contains("cn-agent list"));
+    }
+
+    #[test]
+    fn addresses_behind_a_window_are_not_those_of_its_region() {
+        const GIB: u64 = 1 << 30;
+        let grown = AttachedRegion { size: 18 * GIB, beyond_window: 2 * GIB, ..attached("grown") };
+        let next = AttachedRegion { hpa: grown.hpa + grown.window, ..attached("next") };
+        let listed = [grown, next];
+        let hpa = |offset, bytes| hpa_in(&Name::new("grown").unwrap(), offset, bytes, &listed);
+        assert_eq!(hpa(16 * GIB - 64, 64).unwrap(), listed[1].hpa - 64);
+        for (offset, bytes) in [(16 * GIB, 64), (16 * GIB - 64, 128), (0, 18 * GIB)] {
+            let refused = hpa(offset, bytes).unwrap_err();
+            assert_eq!(refused.exit, Exit::Refused, "{offset} {bytes}");
+            assert!(refused.message.contains("beyond its addresses"), "{}", refused.message);
+        }
+        assert_eq!(hpa(18 * GIB, 64).unwrap_err().exit, Exit::NotFound);
     }
 }

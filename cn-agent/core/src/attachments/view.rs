@@ -109,6 +109,11 @@ pub struct AttachedRegion {
 }
 
 impl AttachedRegion {
+    /// Bytes of the region that have addresses, from `hpa` on. Addresses behind them may be another region's.
+    pub fn addressable(&self) -> u64 {
+        self.size.saturating_sub(self.beyond_window)
+    }
+
     /// Marks an attached region as connecting if the session with any memory node that gets frames for it is not
     /// open.
     pub fn show_sessions(&mut self, is_open: impl Fn(&str) -> bool) {
