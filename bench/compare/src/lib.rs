@@ -11,13 +11,18 @@
 //! [`store::drive`] makes the same accesses to each, on request those of a recorded [`trace`] too, and checks every
 //! byte. Other peers (UCX, libfabric, perftest) come with their own measuring tools: the output of the tool is parsed,
 //! and figures that it does not print stay empty.
+//!
+//! The results are a [`report::Comparison`]. With what the trials have noted in the [`Journal`], they make an
+//! [`archive`], by which others check and repeat them.
 
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod archive;
 mod batch;
 pub mod cxloe;
 mod error;
+mod journal;
 mod keyed;
 pub mod libfabric;
 mod measured;
@@ -25,6 +30,7 @@ pub mod memcached;
 pub mod nbd;
 pub mod pattern;
 pub mod peer;
+mod picture;
 pub mod programs;
 pub mod rdma;
 pub mod redis;
@@ -44,10 +50,11 @@ pub mod udp;
 use cxloe_link::Backend;
 
 pub use error::PeerError;
+pub use journal::Journal;
 pub use measured::{Measured, Value};
 pub use pattern::{Pattern, Plan};
 pub use peer::{Facts, Peer, Tool};
-pub use run::{ComparisonResults, Figure, expected, run};
+pub use run::{ComparisonResults, Figure, TrialFigure, expected, run};
 pub use site::Site;
 pub use stage::Stage;
 pub use stream::Waiting;

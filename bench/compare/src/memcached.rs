@@ -1,6 +1,6 @@
 //! memcached, with the server installed on the machine, and a client that speaks its text protocol.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::Command;
 
 use super::error::PeerError;
@@ -54,10 +54,26 @@ impl Peer for Memcached {
         // memory is therefore several times the size of the measured memory.
         server.args(["-m", &(64 + 8 * (plan.bytes >> 20)).to_string(), "-R", "1000", "-u", "root"]);
         let _server = stage.serve(FAR, "memcached", PORT, server)?;
-        let stream = PeerStream::connect(FAR_ADDRESS, PORT, Waiting::Spin)
+        let mut stream = PeerStream::connect(FAR_ADDRESS, PORT, Waiting::Spin)
             .map_err(PeerError::io("connecting to memcached"))?;
+        let settings = settings(&mut stream).map_err(PeerError::io("asking memcached for its settings"))?;
+        stage.journal.settings(settings);
         let mut client = Keyed::new(stream, Text, plan.depth);
         drive(&mut client, &stage.content, plan, &stage.interrupt)
+    }
+}
+
+/// Settings of the server, a line each.
+fn settings(stream: &mut PeerStream) -> io::Result<String> {
+    stream.send(b"stats settings\r\n")?;
+    let (mut line, mut text) = (Vec::new(), String::new());
+    loop {
+        stream.line(&mut line)?;
+        let line = String::from_utf8_lossy(&line);
+        // Lines are `STAT name value`; the last one is `END`, or an error if the server does not know the request.
+        let Some(setting) = line.strip_prefix("STAT ") else { return Ok(text) };
+        text.push_str(setting);
+        text.push('\n');
     }
 }
 

@@ -16,6 +16,7 @@ use super::pattern::{BLOCK, LINE, PAGE, Pattern, Plan};
 use super::peer::{Facts, Peer, Tool};
 use super::site::Site;
 use super::stage::{HERE, Stage, find, iterations};
+use cxloe_measure::facts::Fact;
 
 const DEVICES: &str = "/sys/class/infiniband";
 /// Maximum duration of a run; sufficient on an emulated machine.
@@ -44,7 +45,12 @@ impl Peer for Rdma {
     }
 
     fn tools(&self) -> &'static [Tool] {
-        &[Tool { program: "ib_read_lat", package: "perftest" }]
+        &[
+            Tool { program: "ib_read_lat", package: "perftest" },
+            Tool { program: "ib_write_lat", package: "perftest" },
+            Tool { program: "ib_read_bw", package: "perftest" },
+            Tool { program: "ib_write_bw", package: "perftest" },
+        ]
     }
 
     fn hindrance(&self, site: &Site) -> Option<String> {
@@ -134,6 +140,19 @@ pub fn devices() -> Option<(String, String)> {
     let first = active.first()?.clone();
     let second = active.get(1).unwrap_or(&first).clone();
     Some((first, second))
+}
+
+/// Facts of a verbs device: card, firmware, and the rate of its port.
+pub fn facts(device: &str) -> Vec<Fact> {
+    let folder = Path::new(DEVICES).join(device);
+    let files =
+        [("card", "hca_type"), ("board", "board_id"), ("firmware", "fw_ver"), ("rate", "ports/1/rate")];
+    let read = |(name, file): (&str, &str)| {
+        let value = fs::read_to_string(folder.join(file)).ok()?;
+        let value = value.trim();
+        (!value.is_empty()).then(|| Fact::new(format!("{device}: {name}"), value))
+    };
+    files.into_iter().filter_map(read).collect()
 }
 
 /// Index of the first GID that is an IPv4 address with RoCE v2; `None` on InfiniBand, which needs none.

@@ -11,6 +11,7 @@ use cxloe_measure::report::table::new_table;
 use cxloe_measure::report::{Report, ReportError, csv, units};
 
 /// Results of all peers, in the form from which tables, CSV, JSON and page are made.
+#[derive(Debug, Clone)]
 pub struct Comparison {
     /// Report with machine, link, times and rates.
     pub report: Report,
@@ -73,8 +74,40 @@ impl Comparison {
         parts.join("\n")
     }
 
+    /// The same as [`tables`](Self::tables) in Markdown.
+    pub fn markdown(&self) -> String {
+        let patterns = self.patterns();
+        let names: Vec<&str> = patterns.iter().map(|pattern| pattern.name()).collect();
+        let mut text = format!(
+            "{}\n\n| system | {} |\n|---{}|\n",
+            self.report.headline(),
+            names.join(" | "),
+            "|---:".repeat(names.len())
+        );
+        for (peer, _) in &self.peers {
+            let cells: Vec<String> = patterns.iter().map(|pattern| self.cell(peer, *pattern)).collect();
+            text.push_str(&format!("| {peer} | {} |\n", cells.join(" | ")));
+        }
+        text.push_str(&format!("\n{READING}{}.\n\n", self.baseline_text()));
+        for (peer, facts) in &self.peers {
+            text.push_str(&format!("* **{peer}**: {}.", facts.what));
+            for (label, fact) in labelled(facts) {
+                text.push_str(&format!(" {label}: {fact}."));
+            }
+            text.push('\n');
+        }
+        if !self.absent.is_empty() {
+            text.push_str("\nNot measured:\n\n");
+        }
+        for one in &self.absent {
+            let install = one.install.as_ref().map_or(String::new(), |how| format!("; `{how}`"));
+            text.push_str(&format!("* **{}**: {}{install}\n", one.peer, one.reason));
+        }
+        text
+    }
+
     /// Patterns that have a column: a trace has one only if it was replayed.
-    fn patterns(&self) -> Vec<Pattern> {
+    pub(crate) fn patterns(&self) -> Vec<Pattern> {
         let is_replayed = self.figures.iter().any(|figure| figure.pattern == Pattern::Trace.name());
         Pattern::ALL.into_iter().filter(|pattern| is_replayed || *pattern != Pattern::Trace).collect()
     }
@@ -83,11 +116,12 @@ impl Comparison {
         self.baseline.as_ref().map_or_else(String::new, |name| format!(", which is {name}"))
     }
 
-    fn figure(&self, peer: &str, pattern: Pattern) -> Option<&Figure> {
+    pub(crate) fn figure(&self, peer: &str, pattern: Pattern) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.peer == peer && figure.pattern == pattern.name())
     }
 
-    fn cell(&self, peer: &str, pattern: Pattern) -> String {
+    /// Figure of a pattern of a peer as text, with its ratio to the baseline.
+    pub(crate) fn cell(&self, peer: &str, pattern: Pattern) -> String {
         let Some(figure) = self.figure(peer, pattern) else { return "-".into() };
         let mut text = match (figure.p50_ns, figure.mean_ns, pattern) {
             (Some(p50), ..) => {
@@ -197,12 +231,12 @@ impl Described {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use cxloe_measure::machine::Machine;
     use cxloe_measure::report::Link;
 
-    fn comparison() -> Comparison {
+    pub fn comparison() -> Comparison {
         let facts = Facts { what: "a <peer>", waits: "w", copies: "c", verified: "v", figures: "f" };
         let (wait, frames) = ("busy".into(), String::new());
         let link = Link { backend: "veth".into(), interfaces: vec![], mtu: 1500, wait, frames };
@@ -243,6 +277,17 @@ mod tests {
         let csv = comparison().csv();
         assert_eq!(csv.lines().nth(1), Some("cxloe-packet,read64,1000,2000,1000,,,1.0000,10,1"));
         assert_eq!(csv.lines().nth(2), Some("mean-only,read64,,,2500,,,2.5000,10,1"));
+    }
+
+    #[test]
+    fn markdown_has_every_cell_and_who_is_missing() {
+        let text = comparison().markdown();
+        let row = "| mean-only | 2.50 µs mean [2.50] | - | - | - | - | - |";
+        assert!(text.lines().any(|line| line == row), "{text}");
+        let dashes = text.lines().find(|line| line.starts_with("|---")).unwrap();
+        assert_eq!(dashes.matches('|').count(), row.matches('|').count(), "{text}");
+        let missing = "* **redis**: redis-server is not installed; `apt-get install redis-server`";
+        assert!(text.contains(missing) && text.contains("verified: v."), "{text}");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct ComparisonResults {
     pub samples: Vec<Samples>,
     /// Rates of patterns that are not timed by operation, named `peer.pattern`.
     pub rates: Vec<Throughput>,
+    /// Results of the single trials, in the order of peers, patterns and trials.
+    pub trials: Vec<TrialFigure>,
     /// Peers that failed, with their errors. They have no figures.
     pub failed: Vec<(&'static str, PeerError)>,
     /// Cache-line round trip between the cores over all trials, in nanoseconds; see
@@ -57,10 +59,29 @@ pub struct Figure {
     pub trials: usize,
 }
 
-/// Result of one pattern of one peer in one trial.
+/// Result of one pattern of one peer in one trial. Values that a peer's tool does not print are `None`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrialFigure {
+    pub peer: &'static str,
+    pub pattern: Pattern,
+    /// Number of the trial, from 1.
+    pub trial: u32,
+    /// Cache-line round trip between the cores before the trial, in nanoseconds.
+    pub bounce_ns: Option<f64>,
+    pub p50_ns: Option<f64>,
+    pub p99_ns: Option<f64>,
+    pub mean_ns: Option<f64>,
+    pub ops_per_s: Option<f64>,
+    pub bytes_per_s: Option<f64>,
+    /// Number of timed operations.
+    pub count: u64,
+}
+
+/// Result of one pattern of one peer in one trial, without their names.
 #[derive(Debug, Clone, Copy, Default)]
 struct Point {
     trial: u32,
+    bounce_ns: Option<f64>,
     p50_ns: Option<f64>,
     p99_ns: Option<f64>,
     mean_ns: Option<f64>,
@@ -100,6 +121,7 @@ pub fn run(
             }
             progress(peer.name());
             stage.interrupt.check()?;
+            stage.journal.begin(peer.name(), trial + 1);
             let bounce = stage.cores.and_then(|(near, far)| machine::bounce_ns(near, far).ok());
             bounces.extend(bounce);
             match one_trial(stage, *peer, plan) {
@@ -116,6 +138,7 @@ pub fn run(
     Ok(ComparisonResults {
         figures: series.iter().map(|one| one.figure(base_of(&series, baseline, one.pattern))).collect(),
         rates: series.iter().filter_map(Series::throughput).collect(),
+        trials: series.iter().flat_map(Series::trials).collect(),
         samples: series.into_iter().filter_map(|one| one.samples).collect(),
         failed,
         bounce_ns: median(&bounces),
@@ -145,7 +168,7 @@ fn add(
         series.len() - 1
     });
     let one = &mut series[index];
-    let mut point = Point { trial, ..Point::default() };
+    let mut point = Point { trial, bounce_ns, ..Point::default() };
     match value {
         Value::Times(times) => {
             let samples = one.samples.get_or_insert_with(|| Samples::new(&series_name(peer, pattern)));
@@ -213,6 +236,21 @@ impl Series {
             })
             .collect();
         median(&ratios)
+    }
+
+    fn trials(&self) -> impl Iterator<Item = TrialFigure> {
+        self.points.iter().map(|point| TrialFigure {
+            peer: self.peer,
+            pattern: self.pattern,
+            trial: point.trial + 1,
+            bounce_ns: point.bounce_ns,
+            p50_ns: point.p50_ns,
+            p99_ns: point.p99_ns,
+            mean_ns: point.mean_ns,
+            ops_per_s: point.rate.map(|rate| rate.ops_per_s),
+            bytes_per_s: point.rate.map(|rate| rate.bytes_per_s),
+            count: point.count,
+        })
     }
 
     fn throughput(&self) -> Option<Throughput> {

@@ -18,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::error::{PeerError, tail};
+use super::journal::Journal;
 use super::pattern::Plan;
 use super::site::Site;
 use super::store::Content;
@@ -48,6 +49,8 @@ pub struct Stage {
     pub site: Site,
     /// Content that peers write to the memory.
     pub content: Content,
+    /// Record of the commands that trials start, and of what tools print.
+    pub journal: Journal,
     /// Flag that Ctrl-C sets.
     pub interrupt: Interrupt,
 }
@@ -88,6 +91,7 @@ impl Stage {
 
     /// Starts a program in `namespace`, with its output in a log called `name`.
     pub fn start(&self, namespace: &str, name: &str, mut command: Command) -> Result<Running, PeerError> {
+        self.journal.command(namespace, &command);
         let log = self.folder.join(format!("{name}.log"));
         // The output may be quoted in an error message, so it has no colours.
         command.env("NO_COLOR", "1");
@@ -109,6 +113,7 @@ impl Stage {
             self.interrupt.check()?;
             if let Some(status) = running.process.try_wait()? {
                 let said = running.said();
+                self.journal.output(name, &said);
                 if status.success() {
                     return Ok(said);
                 }

@@ -16,6 +16,7 @@ pub mod bare;
 pub mod costs;
 pub mod cycles;
 pub mod evictions;
+pub mod facts;
 pub mod fault;
 mod fault_inline;
 mod fault_mapped;

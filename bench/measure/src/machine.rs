@@ -74,7 +74,7 @@ impl Machine {
 }
 
 /// Returns the value of the first line of `/proc/cpuinfo` with this key.
-fn cpuinfo_field<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
+pub(crate) fn cpuinfo_field<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
     cpuinfo
         .lines()
         .filter_map(|line| line.split_once(':'))
@@ -83,7 +83,7 @@ fn cpuinfo_field<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// Returns the processor model from `/proc/cpuinfo`: a name on x86, numbers and sometimes the board on Arm.
-fn cpu_model(cpuinfo: &str) -> String {
+pub(crate) fn cpu_model(cpuinfo: &str) -> String {
     let field = |key| cpuinfo_field(cpuinfo, key).filter(|value| !value.is_empty());
     match (
         field("model name").or(field("Model")).or(field("Hardware")),

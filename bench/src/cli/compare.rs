@@ -2,22 +2,29 @@
 
 use std::fs::File;
 use std::io::BufReader;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
+use cxloe_daemon::doctor::Host;
+use cxloe_daemon::doctor::nic::Nic;
 use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::model::ByteSize;
+use nix::sys::utsname::uname;
+use nix::unistd::User;
 
 use super::Failure;
 use super::common::{OutputArgs, ProgressUnit, bar, put, step};
+use cxloe_compare::archive::beside::{ArchivesBeside, ReadRun};
+use cxloe_compare::archive::{self, Archive, ArchivedRun, Redaction, RunRecord};
 use cxloe_compare::pattern::BLOCK;
 use cxloe_compare::peer::{is_meant, missing};
 use cxloe_compare::report::{Absent, Comparison};
-use cxloe_compare::stage::{FAR_INTERFACE, NEAR_INTERFACE};
+use cxloe_compare::stage::{FAR, FAR_INTERFACE, NEAR, NEAR_INTERFACE};
 use cxloe_compare::store::Content;
 use cxloe_compare::trace::AccessTrace;
-use cxloe_compare::{Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
+use cxloe_compare::{Journal, Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
 use cxloe_lab::{Interrupt, LabPrivilege};
+use cxloe_measure::facts::{self, Fact};
 use cxloe_measure::machine::{self, Machine};
 use cxloe_measure::report::{Link, Report, Samples};
 
@@ -37,6 +44,11 @@ Examples:
     valgrind --tool=lackey --trace-mem=yes --log-file=ls.log ls
     cxloe-bench trace convert --from lackey ls.log ls.trace
     cxloe-bench compare --only cxloe,tcp --trace ls.trace
+
+  All of it in one file for others, and later beside a newer run:
+    sudo cxloe-bench compare --archive compare.tar.gz
+    sudo cxloe-bench compare --archive newer.tar.gz --with compare.tar.gz
+    cxloe-bench compare --verify newer.tar.gz --with compare.tar.gz
 
 Each trial starts a peer's server in a network namespace, measures six patterns from another one, and ends it; trials of
 all peers take turns. Client and server are kept on the first two cores. Every byte read is compared with what was written
@@ -109,6 +121,27 @@ pub struct Args {
     #[arg(long, value_name = "DEV[,DEV]", value_delimiter = ',', num_args = 1..=2)]
     rdma: Vec<String>,
 
+    /// Put everything into one file (tar, gzip): table, picture, commands, versions, histograms, how to repeat it
+    #[arg(long, value_name = "FILE", help_heading = "Archive")]
+    archive: Option<PathBuf>,
+
+    /// Keep the names of host and user, and whole paths, in the archive
+    #[arg(long, requires = "archive", help_heading = "Archive")]
+    with_host: bool,
+
+    /// Show the ratio of each figure to that of the archive FILE, and what differs between the runs
+    #[arg(long, value_name = "FILE", conflicts_with = "list", help_heading = "Archive")]
+    with: Option<PathBuf>,
+
+    /// Measure nothing: check the archive FILE by its checksums, and show its table
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["archive", "list", "quick", "only", "without", "trace", "json", "csv", "html", "hdr"],
+        help_heading = "Archive"
+    )]
+    verify: Option<PathBuf>,
+
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -116,7 +149,7 @@ pub struct Args {
 impl Args {
     /// True if the command makes a lab, for which this process must be able to create namespaces.
     pub fn makes_lab(&self) -> bool {
-        !self.list
+        !self.list && self.verify.is_none()
     }
 
     fn plan(&self) -> Result<Plan, Failure> {
@@ -165,6 +198,32 @@ impl Args {
             .collect())
     }
 
+    /// Command line that makes the same measurement of these peers, with every setting that has a default.
+    fn command_line(&self, plan: &Plan, trials: u32, peers: &[&str]) -> String {
+        let size = ByteSize(plan.bytes as u64);
+        let each = humantime::format_duration(plan.each).to_string().replace(' ', "");
+        let mut line = format!(
+            "cxloe-bench compare --only {} --trials {trials} --size {size} --each {each} --operations {} --depth {} \
+             --mtu {}",
+            peers.join(","),
+            plan.operations,
+            plan.depth,
+            self.mtu
+        );
+        if let Some(name) = self.trace.as_ref().and_then(|path| path.file_name()) {
+            line += &format!(" --trace {}", name.to_string_lossy());
+        }
+        if !self.rdma.is_empty() {
+            line += &format!(" --rdma {}", self.rdma.join(","));
+        }
+        for (option, is_given) in [("--trace-fold", self.trace_fold), ("--insecure", self.insecure)] {
+            if is_given {
+                line += &format!(" {option}");
+            }
+        }
+        line
+    }
+
     fn devices(&self) -> Option<(String, String)> {
         match &self.rdma[..] {
             [] => rdma::devices(),
@@ -175,6 +234,12 @@ impl Args {
 }
 
 pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) -> Result<(), Failure> {
+    let older = args.with.as_deref().map(read_run).transpose()?.map(|(_, older)| older);
+    if let Some(path) = &args.verify {
+        return verify(path, older.as_ref());
+    }
+    // An archive that cannot be written is refused before the measurement, which takes minutes.
+    args.archive.as_deref().map(archive::check_place).transpose()?;
     let (plan, chosen) = (args.plan()?, args.chosen()?);
     let site = Site {
         standing: standing.unwrap_or(LabPrivilege::Root),
@@ -207,6 +272,7 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
         folder: state.path().join("trial"),
         site,
         content: Content::new(plan.bytes),
+        journal: Journal::default(),
         interrupt,
     };
     let names: Vec<&str> = present.iter().map(|peer| peer.name()).collect();
@@ -252,6 +318,20 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
         absent,
     };
     put_out(args, &comparison, &outcome.samples)?;
+    if args.archive.is_some() || older.is_some() {
+        let redaction = redaction(args.with_host, &stage.folder);
+        let record = record(args, &stage, (&plan, trials), &present, &redaction)?;
+        let archive = ArchivedRun {
+            comparison: &comparison,
+            trials: &outcome.trials,
+            samples: &outcome.samples,
+            journal: &stage.journal,
+            peers: &present,
+            record: &record,
+            redaction: &redaction,
+        };
+        put_aside(args, &archive.archive()?, older.as_ref())?;
+    }
     if failed.is_empty() { Ok(()) } else { Err(format!("these peers failed: {}", failed.join(", ")).into()) }
 }
 
@@ -261,6 +341,98 @@ fn put_out(args: &Args, comparison: &Comparison, samples: &[Samples]) -> Result<
     put("figures:", &args.output.csv, || Ok(comparison.csv().into()))?;
     put("page:", &args.output.html, || Ok(comparison.html()?.into()))?;
     args.output.write_histograms(&samples.iter().collect::<Vec<_>>())
+}
+
+/// Writes the archive, and shows it beside an older one.
+fn put_aside(args: &Args, archive: &Archive, older: Option<&ReadRun>) -> Result<(), Failure> {
+    if let Some(path) = &args.archive {
+        archive.write(path)?;
+        to_stdout!("archive:    {}", path.display());
+    }
+    if let Some(older) = older {
+        let newer = ReadRun::of(archive, Path::new("this run"))?;
+        to_stdout!("\n{}", ArchivesBeside::of(older, &newer).text().trim_end());
+    }
+    Ok(())
+}
+
+/// Reads an archive, and compares its files with their checksums. Returns the number of files, too.
+fn read_run(path: &Path) -> Result<(usize, ReadRun), Failure> {
+    let archive = Archive::read(path)?;
+    Ok((archive.names().count(), ReadRun::of(&archive, path)?))
+}
+
+/// Checks an archive, and shows its table, or its figures beside those of an older one.
+fn verify(path: &Path, older: Option<&ReadRun>) -> Result<(), Failure> {
+    let (files, run) = read_run(path)?;
+    to_stdout!("{}", run.table.trim_end());
+    to_stdout!(
+        "\n{}: {files} files, all as their checksums say; measured until {} by\n  {}",
+        path.display(),
+        run.record.measured,
+        run.record.command
+    );
+    if let Some(older) = older {
+        to_stdout!("\n{}", ArchivesBeside::of(older, &run).text().trim_end());
+    }
+    Ok(())
+}
+
+/// Names that an archive does not have, or none of them; trials run in `folder`.
+fn redaction(with_host: bool, folder: &Path) -> Redaction {
+    if with_host {
+        return Redaction::none(folder);
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    // Behind sudo, paths often lead to the home of the user who called it.
+    let caller = std::env::var("SUDO_USER").ok().and_then(|name| User::from_name(&name).ok().flatten());
+    let homes: Vec<PathBuf> = caller.map(|user| user.dir).into_iter().chain(home).collect();
+    Redaction::of(folder, &host_name(), &homes)
+}
+
+fn host_name() -> String {
+    uname().map(|names| names.nodename().to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Conditions of a comparison that has just been made.
+fn record(
+    args: &Args,
+    stage: &Stage,
+    (plan, trials): (&Plan, u32),
+    present: &[&dyn Peer],
+    redaction: &Redaction,
+) -> Result<RunRecord, Failure> {
+    let names: Vec<&str> = present.iter().map(|peer| peer.name()).collect();
+    let trace = args.trace.as_ref().map(std::fs::read).transpose()?;
+    let user = || std::env::var("USER").unwrap_or_else(|_| "somebody".into());
+    Ok(RunRecord {
+        form: archive::FORM,
+        measured: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        command: args.command_line(plan, trials, &names),
+        trace_sha256: trace.map(|content| archive::sum(&content)),
+        host: args.with_host.then(|| format!("{} on {}", user(), host_name())),
+        machine: facts::platform(&Host::default()),
+        interfaces: interfaces(stage, &names)?,
+        programs: archive::versions(present, &stage.folder, redaction),
+    })
+}
+
+/// Facts of the interfaces at both ends of the cable, and of the verbs devices if there was a measurement between them.
+fn interfaces(stage: &Stage, peers: &[&str]) -> Result<Vec<Fact>, Failure> {
+    let mut all = Vec::new();
+    for (namespace, name) in [(NEAR, NEAR_INTERFACE), (FAR, FAR_INTERFACE)] {
+        let host = Host::default();
+        let found = stage.lab.enter(namespace, || facts::interface(&host, &Nic::read(&host, name)))?;
+        let found = found.into_iter().filter(|fact| fact.name != "interface");
+        all.extend(found.map(|fact| Fact::new(format!("{name}: {}", fact.name), fact.value)));
+    }
+    if let Some((near, far)) = stage.site.rdma.as_ref().filter(|_| peers.contains(&"rdma")) {
+        all.extend(rdma::facts(near));
+        if far != near {
+            all.extend(rdma::facts(far));
+        }
+    }
+    Ok(all)
 }
 
 /// Reason why the peer cannot be measured at `site`; `None` if it can be.

@@ -6,6 +6,7 @@
 //! terminal ([`Report::tables`]), one HTML page with pictures ([`Report::html`]), and full histograms in an HdrHistogram
 //! log ([`write_histogram_log`]).
 
+mod bar_groups;
 pub mod chart;
 mod conditions;
 mod cost;
@@ -26,6 +27,7 @@ pub mod units;
 
 use serde::{Deserialize, Serialize};
 
+pub use bar_groups::{Bar, BarGroup, bar_groups};
 pub use conditions::Conditions;
 pub use cost::Cost;
 pub use error::ReportError;

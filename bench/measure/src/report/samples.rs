@@ -148,6 +148,18 @@ impl Samples {
         })
     }
 
+    /// Returns the recorded times in whole nanoseconds, each with the number of its samples. Times that differ by less
+    /// than the histogram keeps are one entry: the one in the middle of them.
+    pub fn recorded_ns(&self) -> Vec<(u64, u64)> {
+        let all = self.histogram_ns();
+        let entries = all.iter_recorded();
+        entries
+            .map(|value| {
+                (all.median_equivalent(value.value_iterated_to()), value.count_since_last_iteration())
+            })
+            .collect()
+    }
+
     /// Returns the histogram of all samples in whole nanoseconds, also if they are stored in picoseconds.
     pub(super) fn histogram_ns(&self) -> Histogram<u64> {
         let all = self.all();
@@ -222,6 +234,8 @@ mod tests {
         assert_eq!((summary.count, summary.min, summary.max), (1000, 1.0, 1000.0));
         assert_eq!((summary.p50, summary.p90, summary.p99, summary.p999), (500.0, 900.0, 990.0, 999.0));
         assert!((summary.mean - 500.5).abs() < 0.01, "{}", summary.mean);
+        let recorded = samples.recorded_ns();
+        assert_eq!((recorded.len(), recorded[0], recorded[999]), (1000, (1, 1), (1000, 1)));
         assert_eq!(summary.distribution.iter().map(|bin| bin.1).sum::<u64>(), 1000);
         assert!(summary.distribution.is_sorted_by(|a, b| a.0 < b.0));
         assert_eq!(

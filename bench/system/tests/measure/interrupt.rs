@@ -10,7 +10,12 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 pub fn tests(_: LabPrivilege) -> Vec<Test> {
-    tests![fabric_ends_with_130, keys_end_with_130, survival_ends_with_130]
+    tests![
+        fabric_ends_with_130,
+        keys_end_with_130,
+        survival_ends_with_130,
+        a_comparison_ends_without_half_an_archive,
+    ]
 }
 
 /// Starts the measurement, and sends SIGINT to its process group when `begun` returns true for the number of its
@@ -54,4 +59,16 @@ fn keys_end_with_130() -> Outcome {
 fn survival_ends_with_130() -> Outcome {
     let arguments = ["survival", "--only", "mirror", "--rounds", "100000", "--size", "4MiB"];
     interrupted(&arguments, |files, output| files >= 3 && output.contains("mirror: round 2"))
+}
+
+fn a_comparison_ends_without_half_an_archive() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("x.tar.gz");
+    let path = path.to_str().ok_or("paths of tests are plain text")?;
+    let arguments =
+        ["compare", "--only", "tcp-block", "--trials", "100000", "--size", "64K", "--archive", path];
+    // The folder of the first trial is there.
+    interrupted(&arguments, |files, _| files >= 1)?;
+    let left: Vec<_> = fs::read_dir(folder.path())?.flatten().map(|entry| entry.file_name()).collect();
+    ensure(left.is_empty(), format!("left behind: {left:?}"))
 }

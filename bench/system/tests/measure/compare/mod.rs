@@ -2,6 +2,7 @@
 //! with little memory. The program itself checks each peer's data, and fails if a byte is wrong; the tests check that
 //! every peer has its figures, in every format. They assert no speed.
 
+mod archive;
 mod trace;
 
 use std::fs;
@@ -22,12 +23,14 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
         Test::new("peers_side_by_side", move || peers_side_by_side(standing)),
         Test::new("a_trace_is_replayed_and_checked", trace::replayed),
+        Test::new("archives_are_checked_and_compared", archive::checked_and_compared),
     ];
     if standing == LabPrivilege::Root {
         tests.push(Test::new("what_is_missing_is_named", what_is_missing_is_named));
         tests.push(Test::new("a_peer_that_fails_is_told", a_failing_peer_is_reported));
         tests.push(Test::new("a_trace_that_does_not_fit_is_refused_or_folded", trace::refused_or_folded));
         tests.push(Test::new("traces_are_converted", trace::converted));
+        tests.push(Test::new("an_archive_that_cannot_be_written_is_refused", archive::refused_at_once));
     }
     tests
 }
@@ -64,8 +67,8 @@ fn may_run(peer: &str, standing: LabPrivilege) -> bool {
 fn peers_side_by_side(standing: LabPrivilege) -> Outcome {
     let folder = tempfile::tempdir()?;
     let forms = ["--json", "x.json", "--csv", "x.csv", "--html", "x.html", "--hdr", "x.hdr"];
-    let arguments =
-        [&["--quick", "--trials", "1", "--each", "20ms", "--without", "rdma"][..], &forms].concat();
+    let options = ["--quick", "--trials", "1", "--each", "20ms", "--without", "rdma"];
+    let arguments = [&options[..], &forms, &["--archive", "x.tar.gz"]].concat();
     let output = bench(folder.path(), &arguments)?.output()?;
     ensure(output.status.success(), format!("{}: {}", output.status, output_text(&output)))?;
 
@@ -128,7 +131,8 @@ fn peers_side_by_side(standing: LabPrivilege) -> Outcome {
     ensure(fs::metadata(folder.path().join("x.hdr"))?.len() > 1000, "an empty histogram log")?;
     let mut left: Vec<_> = fs::read_dir(folder.path())?.flatten().map(|entry| entry.file_name()).collect();
     left.sort();
-    ensure(left == ["x.csv", "x.hdr", "x.html", "x.json"], format!("left behind: {left:?}"))
+    ensure(left == ["x.csv", "x.hdr", "x.html", "x.json", "x.tar.gz"], format!("left behind: {left:?}"))?;
+    archive::complete(folder.path(), "x.tar.gz", absent)
 }
 
 fn what_is_missing_is_named() -> Outcome {

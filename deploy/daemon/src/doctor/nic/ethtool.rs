@@ -6,15 +6,21 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::{Coalescing, Queues, Rings, SteeringRule};
+use super::{Coalescing, DriverInfo, Offload, Queues, Rings, SteeringRule};
 use cxloe_wire::frame::Mac;
 
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const GDRVINFO: u32 = 0x03;
+const GRXCSUM: u32 = 0x14;
+const GTXCSUM: u32 = 0x16;
+const GSG: u32 = 0x18;
+const GTSO: u32 = 0x1e;
 const GCOALESCE: u32 = 0x0e;
 const GRINGPARAM: u32 = 0x10;
 const GPAUSEPARAM: u32 = 0x12;
+const GGSO: u32 = 0x23;
 const GFLAGS: u32 = 0x25;
+const GGRO: u32 = 0x2b;
 /// Commands for the rules that choose a queue (struct ethtool_rxnfc): their number, one of them, the numbers of all.
 const GRXCLSRLCNT: u32 = 0x2e;
 const GRXCLSRULE: u32 = 0x2f;
@@ -22,6 +28,12 @@ const GRXCLSRLALL: u32 = 0x30;
 const GCHANNELS: u32 = 0x3c;
 /// Flag of large receive offload (ETH_FLAG_LRO): the interface merges received frames.
 const FLAG_LRO: u32 = 1 << 15;
+/// Offloads that have a command of their own, which returns 0 or 1; and those that are flags of [`GFLAGS`]. The names are
+/// those of ethtool(8).
+const OFFLOADS: [(&str, u32); 6] =
+    [("rx", GRXCSUM), ("tx", GTXCSUM), ("sg", GSG), ("tso", GTSO), ("gso", GGSO), ("gro", GGRO)];
+const OFFLOAD_FLAGS: [(&str, u32); 5] =
+    [("lro", FLAG_LRO), ("rxvlan", 1 << 8), ("txvlan", 1 << 7), ("ntuple", 1 << 27), ("rxhash", 1 << 28)];
 
 /// Length of struct ethtool_rxnfc in words, padding included; and the words in it that hold the number of a rule, the
 /// number of rules, and the first element of the list of their numbers, which may extend beyond the structure.
@@ -67,12 +79,30 @@ impl Ethtool {
         Ok(Ethtool { socket: unsafe { OwnedFd::from_raw_fd(socket) }, name })
     }
 
-    pub fn driver(&self) -> Option<String> {
-        // struct ethtool_drvinfo, 196 bytes: the name is 32 bytes after the command.
+    /// Description of the driver and the card; `None` if the driver gives none.
+    pub fn driver(&self) -> Option<DriverInfo> {
+        // struct ethtool_drvinfo, 196 bytes: texts of 32 bytes each after the command.
         let words = self.ask::<49>(GDRVINFO)?;
-        let bytes: Vec<u8> = words[1..9].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        let text = |number: usize| {
+            let words = &words[1 + 8 * number..][..8];
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
+        };
+        Some(DriverInfo { name: text(0), version: text(1), firmware: text(2), bus: text(3) })
+    }
+
+    /// Offloads that the interface can tell of; the driver may not be able to change them.
+    pub fn offloads(&self) -> Vec<Offload> {
+        let own = OFFLOADS.into_iter().filter_map(|(name, command)| {
+            let is_on = self.ask::<2>(command)?[1] != 0;
+            Some(Offload { name, is_on })
+        });
+        let flags = self.ask::<2>(GFLAGS).map(|words| words[1]);
+        let by_flag = |flags: u32| {
+            OFFLOAD_FLAGS.into_iter().map(move |(name, flag)| Offload { name, is_on: flags & flag != 0 })
+        };
+        own.chain(flags.into_iter().flat_map(by_flag)).collect()
     }
 
     /// Settings of interrupt moderation; `None` if the driver does not show them.
@@ -206,7 +236,7 @@ mod tests {
     fn an_absent_interface_reports_nothing() {
         let ethtool = Ethtool::open("no-such-nic").unwrap();
         assert!(ethtool.driver().is_none() && ethtool.rings().is_none() && ethtool.coalescing().is_none());
-        assert!(ethtool.steering().is_none());
+        assert!(ethtool.steering().is_none() && ethtool.offloads().is_empty());
         assert!(Ethtool::open("a-name-that-is-too-long").is_err());
     }
 }

@@ -48,6 +48,29 @@ pub struct Nic {
     pub pauses: Option<bool>,
     /// Traffic classes with PFC, a bit each.
     pub pfc: Option<u8>,
+    /// Description of the driver and the card; all texts are empty if the driver gives none.
+    pub description: DriverInfo,
+    /// Offloads that the interface tells of.
+    pub offloads: Vec<Offload>,
+}
+
+/// Driver and card of an interface, as the driver describes them; a text is empty if it is unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriverInfo {
+    pub name: String,
+    /// Version of the driver: that of the kernel for drivers without their own.
+    pub version: String,
+    /// Version of the card's firmware.
+    pub firmware: String,
+    /// Place of the card: its PCI address if it is on that bus.
+    pub bus: String,
+}
+
+/// Work on frames that the card or the kernel does for all users of an interface, by its name in ethtool(8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    pub name: &'static str,
+    pub is_on: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

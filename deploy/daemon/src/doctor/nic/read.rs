@@ -51,9 +51,11 @@ impl Nic {
     fn with_driver(mut self) -> Nic {
         self.pfc = dcb::pfc(&self.name);
         let Ok(ethtool) = Ethtool::open(&self.name) else { return self };
+        self.description = ethtool.driver().unwrap_or_default();
         if self.driver.is_empty() {
-            self.driver = ethtool.driver().unwrap_or_default();
+            self.driver = self.description.name.clone();
         }
+        self.offloads = ethtool.offloads();
         self.coalescing = ethtool.coalescing();
         self.rings = ethtool.rings();
         self.queues = ethtool.queues().or(self.queues);
@@ -118,6 +120,7 @@ mod tests {
     #[test]
     fn the_loopback_interface_of_this_machine_is_no_ethernet() {
         let lo = Nic::read(&Host::default(), "lo");
+        assert!(lo.offloads.iter().any(|offload| offload.name == "gro"), "{lo:?}");
         assert_eq!((lo.presence, lo.ethernet, lo.pfc), (Presence::Here, false, None));
     }
 }
