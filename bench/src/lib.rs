@@ -9,7 +9,8 @@
 //! A measurement runs in a [`cxloe_lab::Lab`]: network namespaces joined by virtual cables, removed when the
 //! process ends. Measurements of whole nodes are here: of sessions between [`keys`], of [`outages`], of a
 //! fabric whose daemons are killed at random ([`chaos`]), of copies, drains and clones ([`survival`]), of virtual
-//! machines that move ([`moves`]), of the manager ([`fabric`]), and the [`standard`] report's own parts.
+//! machines that move ([`moves`]), of the manager ([`fabric`]), and the [`standard`] report's own parts. A report on a
+//! network card and its links is made by [`nic`].
 
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -20,6 +21,7 @@ mod eventually;
 pub mod fabric;
 pub mod keys;
 pub mod moves;
+pub mod nic;
 pub mod outages;
 pub mod standard;
 mod star;

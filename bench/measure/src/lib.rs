@@ -15,6 +15,7 @@ pub mod agent_port;
 pub mod bare;
 pub mod costs;
 pub mod cycles;
+pub mod echo;
 pub mod evictions;
 pub mod facts;
 pub mod fault;

@@ -9,11 +9,8 @@ use cxloe_wire::frame::Mac;
 use super::Failure;
 use super::common::{LinkArgs, OutputArgs, ProgressUnit, bar, report};
 use cxloe_lab::Interrupt;
-use cxloe_measure::MeasureError;
-use cxloe_measure::bare::{Bare, rate};
-use cxloe_measure::latency::read_shape;
+use cxloe_measure::echo::{EchoPlan, EchoResults, echo};
 use cxloe_measure::machine;
-use cxloe_measure::report::{Samples, Throughput};
 
 /// Measure the bare link: frames out, frames back, no protocol
 ///
@@ -62,28 +59,14 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         }
     }
     let Some(peer) = args.peer else { return Err("--peer is missing".into()) };
-    let mut echo64 = Samples::new("echo64");
-    let mut trials = Vec::new();
     let progress = bar(u64::from(args.trials), ProgressUnit::Steps);
-    for _ in 0..args.trials {
-        interrupt.check()?;
-        let mut bare = Bare::new(&mut *link, peer, args.link.ethertype);
-        bare.wake()?;
-        for _ in 0..args.operations {
-            if let Some(ns) = bare.once(read_shape()).map_err(MeasureError::from)? {
-                echo64.record_ns(ns);
-            }
-        }
-        echo64.end_trial(None);
-        let (frames, took) =
-            bare.pipelined(&[read_shape()], args.operations * 5, args.depth).map_err(MeasureError::from)?;
-        trials.push(rate(frames, frames * 64, took, None));
-        progress.inc(1);
-    }
+    let plan = EchoPlan { trials: args.trials, operations: args.operations, depth: args.depth };
+    let at = (peer, args.link.ethertype);
+    let EchoResults { echo64, pipelined } = echo(&mut *link, at, plan, &interrupt, &mut || progress.inc(1))?;
     progress.finish_and_clear();
     let mut report = report(&info, "", vec![info.interface.clone()], args.link.wait, None);
     report.add(&echo64);
-    if let Some(pipelined) = Throughput::from_trials("echo_pipelined", trials) {
+    if let Some(pipelined) = pipelined {
         report.add_throughput(pipelined);
     }
     args.output.write(&report, &[&echo64])

@@ -15,6 +15,7 @@ mod keys;
 mod lab;
 mod latency;
 mod moves;
+mod nic_report;
 mod outages;
 mod pair;
 mod paper;
@@ -76,6 +77,8 @@ enum Command {
     Quickstart(quickstart::Args),
     /// Measure the bare link: frames out, frames back, no protocol
     Echo(echo::Args),
+    /// Report on a network card: settings, what works, times to another server, commands that tune it
+    NicReport(Box<nic_report::Args>),
     /// Time single line operations beside a bare echo, and line cache hits
     Latency(latency::Args),
     /// Time page faults and their parts, alternately
@@ -201,6 +204,7 @@ pub fn run() -> ExitCode {
             quickstart::run(&args, &site, interrupt)
         }
         Command::Echo(args) => echo::run(&args, interrupt),
+        Command::NicReport(args) => nic_report::run(&args, interrupt),
         Command::Latency(args) => latency::run(&args, interrupt),
         Command::Fault(args) => fault::run(&args, interrupt),
         Command::Pattern(args) => pattern::run(&args, interrupt),

@@ -228,7 +228,8 @@ fn xdp(backend: Backend) -> Xdp {
     }
 }
 
-fn demand(workers: u32, backend: Backend, spinning: bool, priority: Option<u8>) -> Demand {
+/// Demand of a node on its interface, for workers with a queue each.
+pub fn demand(workers: u32, backend: Backend, spinning: bool, priority: Option<u8>) -> Demand {
     Demand {
         mtu_min: HEADER_LEN + LINE_SIZE + TRAILER_MAX - ETHERNET_HEADER,
         mtu_page: MAX_FRAME_LIMIT - ETHERNET_HEADER,

@@ -3,16 +3,19 @@
 //! ```text
 //!   /proc, /sys, /etc below a Host --> platform --.
 //!   interface as the doctor reads it -> interface -+--> [Fact], for tables, JSON and the comparison of two reports
+//!   PCI address of a card -----------> card ------'
 //! ```
 //!
 //! A fact that the kernel or a driver does not show is left out. None names the host, a user, or an address of the
 //! network.
 
+mod card;
 mod interface;
 mod platform;
 
 use serde::{Deserialize, Serialize};
 
+pub use card::{card, pci_address};
 pub use interface::interface;
 pub use platform::platform;
 

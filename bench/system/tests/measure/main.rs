@@ -3,6 +3,7 @@
 mod compare;
 mod fault;
 mod interrupt;
+mod nic;
 mod paper;
 mod pattern;
 mod programs;
@@ -23,6 +24,9 @@ fn main() -> ExitCode {
                 .also_as_nobody(ALL)
                 .only(&["runs_to_the_end_and_cleans_up"]),
             Subject::new("interrupt", interrupt::tests),
+            Subject::new("nic", nic::tests)
+                .also_as_nobody(&["gmm", "mn-server", "cxloe-bench"])
+                .only(&["each_link_is_timed_to_an_echo"]),
             Subject::new("fault", fault::tests).also_as_nobody(ALL).long("all ways once more"),
             Subject::new("pattern", pattern::tests),
             Subject::new("survival", survival::tests),

@@ -261,6 +261,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_card_that_the_kernel_has_is_to_be_bound() {
+        let binding = |card| DpdkDevice { card, ..DpdkDevice::default() }.binding();
+        let [bind, undo] = binding(Some(card("ixgbe"))).unwrap();
+        assert!(bind.ends_with("tune/dpdk bind 0000:03:00.0") && undo.ends_with("undo 0000:03:00.0"));
+        let disk = PciCard { kind: Kind::Other("0x010802".into()), ..card("nvme") };
+        for device in [None, Some(card("vfio-pci")), Some(card("mlx5_core")), Some(disk)] {
+            assert_eq!(binding(device.clone()), None, "{device:?}");
+        }
+    }
+
+    #[test]
     fn cards_of_mlx_need_their_rdma_device() {
         let judge = |driver, verbs| PciCard { verbs, ..card(driver) }.judge_verbs();
         assert_eq!(judge("vfio-pci", false), None);

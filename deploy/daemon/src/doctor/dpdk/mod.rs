@@ -110,6 +110,18 @@ struct VfioFile {
 }
 
 impl DpdkDevice {
+    /// PCI address of a card; `None` for a virtual device.
+    pub fn address(&self) -> Option<&str> {
+        Some(&self.card.as_ref()?.address)
+    }
+
+    /// Commands that give the card to DPDK and take it back; `None` if nothing has to be done for that, or if there is no
+    /// card.
+    pub fn binding(&self) -> Option<[String; 2]> {
+        let card = self.card.as_ref().filter(|card| card.kind == Kind::Network)?;
+        matches!(card.hold(), Hold::Kernel | Hold::Nobody).then(|| [card.bind(), card.undo()])
+    }
+
     /// NUMA node of a card, -1 if it has none; `None` for a virtual device.
     pub fn numa_node(&self) -> Option<i32> {
         self.card.as_ref()?.numa_node
