@@ -25,9 +25,11 @@ mod error;
 mod journal;
 mod keyed;
 pub mod libfabric;
+mod mapped;
 mod measured;
 pub mod memcached;
 pub mod nbd;
+pub mod nvme;
 pub mod pattern;
 pub mod peer;
 mod picture;
@@ -74,6 +76,7 @@ pub fn peers() -> Vec<&'static dyn Peer> {
         &ucx::Ucx,
         &libfabric::Libfabric,
         &nbd::Nbd,
+        &nvme::Nvme,
         &rdma::Rdma,
     ]
 }

@@ -73,7 +73,7 @@ impl ArchivedRun<'_> {
                 entries.commands.iter().filter(|command| command.peer == peer.name()).collect();
             text.push_str(&format!("\n## {}: {}\n", peer.name(), peer.facts().what));
             if of_peer.is_empty() {
-                text.push_str("(no other program: client and server are threads of cxloe-bench)\n");
+                text.push_str("(no other program: both ends are threads of cxloe-bench or of the kernel)\n");
             }
             for (numbers, lines) in self.by_trial(&of_peer) {
                 text.push_str(&format!("# trial {}\n{lines}", numbers.join(", ")));

@@ -26,7 +26,7 @@ pub const FOLDERS: [(&str, &str); 3] = [
         "outputs/SYSTEM/TRIAL-NUMBER-TOOL.txt",
         "what a tool of another project printed, from which its figures are read",
     ),
-    ("settings/SYSTEM.txt", "all settings of a server, as it reported them"),
+    ("settings/SYSTEM.txt", "all settings of a server as it reported them, or those written into the kernel"),
 ];
 
 /// Text of the page. `peers` are those that were to be measured.

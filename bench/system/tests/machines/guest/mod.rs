@@ -4,6 +4,7 @@
 mod cxl;
 mod dpdk;
 mod nbd;
+mod nvme;
 mod rdma;
 
 use cxloe_lab::LabPrivilege;
@@ -24,6 +25,8 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
     let more = Test::new("dpdk::vmxnet3", cards(&dpdk::VMXNET3, &dpdk::VMXNET3));
     tests.push(more.long("the same with other cards"));
     let peer = Test::new("rdma::soft_roce_beside_this_system", rdma::soft_roce_beside_this_system);
+    tests.push(peer.long("a comparison in an emulated machine"));
+    let peer = Test::new("nvme::over_tcp_beside_this_system", nvme::over_tcp_beside_this_system);
     tests.push(peer.long("a comparison in an emulated machine"));
     tests
 }

@@ -49,17 +49,22 @@ fn output_text(output: &Output) -> String {
 fn promised(peer: &str) -> (&'static [&'static str], &'static [&'static str]) {
     match peer {
         "libfabric-tcp" => (&["read64", "read4k"], &[]),
-        "nbd-mapped" => (TIMES, &["bulk_read", "bulk_write"]),
+        "nbd-mapped" | "nvme-tcp" => (TIMES, &["bulk_read", "bulk_write"]),
         _ => (TIMES, RATES),
     }
 }
 
 /// True if this machine meets the requirements of `peer` that no package provides: XDP programs require root,
-/// `/dev/fuse` is not open to all users everywhere, and some machines have no verbs devices.
+/// `/dev/fuse` is not open to all users everywhere, few kernels have NVMe over TCP loaded, and some machines have no
+/// verbs devices.
 fn may_run(peer: &str, standing: LabPrivilege) -> bool {
     match peer {
         "cxloe-xdp" => standing == LabPrivilege::Root,
         "nbd-mapped" => fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok(),
+        "nvme-tcp" => {
+            let loaded = ["/sys/module/nvmet_tcp", "/dev/nvme-fabrics"];
+            standing == LabPrivilege::Root && loaded.iter().all(|path| Path::new(path).exists())
+        }
         _ => true,
     }
 }
