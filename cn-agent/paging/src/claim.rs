@@ -135,7 +135,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::space::ONLY;
+    use crate::space::{ONLY, SpaceOptions};
     use crate::space::testing::options;
     use cxloe_cn_core::pager::{PAGE_BYTES, PageState};
 

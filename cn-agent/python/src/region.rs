@@ -40,10 +40,11 @@ fn attachment(state: Attaching) -> &'static str {
 
 impl From<AttachedRegion> for Region {
     fn from(region: AttachedRegion) -> Region {
+        let size = region.addressable();
         Region {
             name: region.region,
             address: region.hpa,
-            size: region.addressable(),
+            size,
             uid: region.uid,
             created_ms: region.created_ms,
             state: region.state,
