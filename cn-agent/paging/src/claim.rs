@@ -135,8 +135,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::space::{ONLY, SpaceOptions};
+    use crate::space::ONLY;
     use crate::space::testing::options;
+    use cxloe_cn_core::mapped::SpaceOptions;
     use cxloe_cn_core::pager::{PAGE_BYTES, PageState};
 
     fn request(kind: MappingKind) -> MapRequest {
