@@ -194,7 +194,7 @@ impl Connection {
         };
         let answer = ask().map_err(PeerError::io("connecting the kernel's NVMe host"))?;
         let instance = instance(&answer)
-            .ok_or_else(|| PeerError::Protocol { expected: "the number of a controller", found: answer })?;
+            .ok_or(PeerError::Protocol { expected: "the number of a controller", found: answer })?;
         Ok(Connection { instance })
     }
 
