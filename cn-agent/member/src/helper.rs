@@ -367,7 +367,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::sleeper::Sleeper;
+    use crate::sleep_counter::SleepCounter;
     use crate::socket::{SocketPath, send_some};
     use crate::wire::JoinReply;
 
@@ -398,7 +398,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {
             let ended = scope.spawn(|| {
-                tell.send(Sleeper::this_thread()).unwrap();
+                tell.send(SleepCounter::this_thread()).unwrap();
                 member.run(&mut SilentHost)
             });
             // The second sleep begins when the limit has ended the first.

@@ -41,7 +41,7 @@ pub mod own_calls;
 pub mod parent_memory;
 pub mod process_files;
 #[cfg(test)]
-mod sleeper;
+mod sleep_counter;
 pub mod socket;
 pub mod uffd;
 pub mod wire;

@@ -241,7 +241,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::sleeper::Sleeper;
+    use crate::sleep_counter::SleepCounter;
     use crate::socket::send_some;
     use crate::wire::Inbox;
 
@@ -281,7 +281,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {
             let discard = scope.spawn(|| {
-                tell.send(Sleeper::this_thread()).unwrap();
+                tell.send(SleepCounter::this_thread()).unwrap();
                 line.discard(PAGES)
             });
             // The second sleep begins when the limit has ended the first.

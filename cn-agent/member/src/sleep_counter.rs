@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for a thread to sleep.
 const LIMIT: Duration = Duration::from_secs(10);
 
-pub struct Sleeper {
+pub struct SleepCounter {
     status: PathBuf,
     before: u64,
 }
@@ -18,11 +18,11 @@ fn sleeps(status: &Path) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-impl Sleeper {
+impl SleepCounter {
     /// This thread, with the sleeps from now on.
-    pub fn this_thread() -> Sleeper {
+    pub fn this_thread() -> SleepCounter {
         let status = Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap()).join("status");
-        Sleeper { before: sleeps(&status), status }
+        SleepCounter { before: sleeps(&status), status }
     }
 
     /// Waits until the thread has begun to sleep this many times.
