@@ -64,7 +64,9 @@ pub fn take(link: &mut dyn Link, count: usize) -> Result<Vec<Vec<u8>>, Failed> {
     while frames.len() < count {
         let budget = count - frames.len();
         link.receive(budget, &mut |frame, _| frames.push(frame.to_vec()))?;
-        ensure(Instant::now() < deadline, format!("{} of {count} frames came", frames.len()))?;
+        if Instant::now() >= deadline {
+            return Err(format!("{} of {count} frames came: {:?}", frames.len(), link.counters()).into());
+        }
     }
     Ok(frames)
 }
