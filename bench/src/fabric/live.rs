@@ -114,6 +114,7 @@ async fn serve_node(client: Client, index: u32) -> Result<(), ClientError> {
             acked_seq,
             results: std::mem::take(&mut results),
             progress: None,
+            fills: Vec::new(),
             stats: serde_json::Value::Null,
             wait_ms: WAIT_MS,
         };

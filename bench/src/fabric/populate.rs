@@ -95,6 +95,7 @@ impl Filling {
                 acked_seq: last.seq,
                 results,
                 progress: None,
+                fills: Vec::new(),
                 stats: serde_json::Value::Null,
                 wait_ms: 0,
             };

@@ -94,15 +94,16 @@ pub use overview::{
     RegionOrder, RegionSummary, RegionTotal, RegionsPage, RegionsQuery, Share, Traffic,
 };
 pub use regions::{
-    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, LabelRegion,
-    LegsFilled, LegsStale, ListRegions, MoveRegion, Owner, ProtectRegion, RegionStatus, RelocateRegion,
-    ResetRegion, SealRegion, SetQuota, ShareRegion, ShowRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
+    CloneRegion, CopyProgress, CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion,
+    LabelRegion, LegsFilled, LegsStale, ListRegions, MoveRegion, Owner, ProtectRegion, RegionStatus,
+    RelocateRegion, ResetRegion, SealRegion, SetQuota, ShareRegion, ShowRegion, WAIT_MS_DEFAULT,
+    WAYS_DEFAULT,
 };
 pub use sessions::Session;
 
 use crate::model::{
-    CnId, CommandResult, ComputeNodeKey, DeviceKind, Extents, LeaderTerm, LogicalDevice, Mac, Mapping,
-    MemoryNode, Name, NodeCommand, PublicKey, Region, UdpPeer, Watermark,
+    CnId, CommandResult, ComputeNodeKey, DeviceKind, Extents, FillCmem, FillProgress, LeaderTerm,
+    LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeCommand, PublicKey, Region, UdpPeer, Watermark,
 };
 
 /// Registration of a memory node, with its pool.
@@ -196,6 +197,9 @@ pub struct MemoryNodeSync {
     /// Progress of the command after `acked_seq`, if it takes long.
     #[serde(default)]
     pub progress: Option<Progress>,
+    /// Progress with each order to fill extents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fills: Vec<FillProgress>,
     /// Counters and health of the node, shown unchanged in `GET /v1/memory-nodes`.
     #[serde(default)]
     pub stats: serde_json::Value,
@@ -230,6 +234,9 @@ pub struct MemoryNodeSynced {
     /// All keys at present, as in [`MemoryNodeRegistered`]: they replace the earlier list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cn_keys: Vec<ComputeNodeKey>,
+    /// All orders to fill extents from other memory nodes at present: they replace the earlier list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fills: Vec<FillCmem>,
 }
 
 /// A memory node with figures derived from the regions on the node, and the node's latest report.

@@ -29,6 +29,7 @@ mod serve;
 mod since;
 mod status;
 mod token;
+mod waiting_region;
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use cxloe_fabric::api::{ProtectRegion, RegionStatus, WAIT_MS_DEFAULT};
 use cxloe_fabric::model::{Health, LegState, Name, Protection, Region, RegionState, human_bytes};
 use serde_json::json;
 
-use super::{output, regions};
+use super::{output, regions, waiting_region};
 
 /// Interval at which the regions on a memory node are read while it is drained.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -58,8 +58,9 @@ pub async fn protect(client: &Client, args: ProtectArgs) -> Result<(), Failure> 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The manager places nothing on the memory node any more, and every part of a region there moves to another
-node while the region is used. A mirrored region is `exposed` meanwhile. The owner's agent copies a region,
-so it moves only while the agent runs. Interrupting the command does not stop the drain; --stop does.
+node while the region is used. A mirrored region is `exposed` meanwhile. The owner's agent copies a region
+while it runs. Memory nodes copy a region that nobody uses: a disabled one, or one whose owner's agent has
+ended in order. Interrupting the command does not stop the drain; --stop does.
 
 Examples:
   gmm drain mn3
@@ -86,11 +87,11 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
     let (mut named, mut without_room) = (BTreeSet::new(), BTreeSet::new());
     loop {
         let left = regions_left(client, &memory_node).await?;
-        let bytes: u64 = left.iter().map(|status| bytes_on(&status.region, &memory_node)).sum();
-        if stop || no_wait || bytes == 0 {
+        let bytes: u64 = left.iter().map(|status| bytes_left(status, &memory_node)).sum();
+        if stop || no_wait || left.is_empty() {
             let state = if stop {
                 "stopped"
-            } else if bytes == 0 {
+            } else if left.is_empty() {
                 "drained"
             } else {
                 "draining"
@@ -104,16 +105,10 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
             let nodes = client.compute_nodes().await?.into_iter();
             nodes.filter(|node| node.health == Health::Reachable).map(|node| node.cn_id).collect()
         };
-        // The owner's agent copies the parts, so the regions of a stopped agent do not move.
-        for RegionStatus { region, .. } in
-            left.iter().filter(|status| !running.contains(&status.region.owner))
-        {
-            if named.insert(region.name.clone()) {
-                to_stderr!(
-                    "Waiting: {} moves once the agent of its owner {} runs",
-                    region.name,
-                    region.owner
-                );
+        for status in &left {
+            let waits = waiting_region::reason(status, &running);
+            if let Some(reason) = waits.filter(|_| named.insert(status.region.name.clone())) {
+                to_stderr!("Waiting: {reason}");
             }
         }
         for RegionStatus { region, .. } in left.iter().filter(|status| status.without_spare) {
@@ -143,6 +138,11 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
 async fn regions_left(client: &Client, node: &Name) -> Result<Vec<RegionStatus>, Failure> {
     let all = client.region_statuses().await?.into_iter();
     Ok(all.filter(|status| bytes_on(&status.region, node) > 0).collect())
+}
+
+/// Bytes of a region that have to be copied from a memory node, without those that memory nodes have copied already.
+fn bytes_left(status: &RegionStatus, node: &Name) -> u64 {
+    bytes_on(&status.region, node).saturating_sub(status.copying.map_or(0, |copying| copying.done))
 }
 
 /// Bytes of a region on a memory node, without the parts that are being unmapped.

@@ -7,19 +7,20 @@ use clap::Args;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::Client;
-use cxloe_fabric::api::{MemoryNodeStatus, RelocateRegion};
+use cxloe_fabric::api::{MemoryNodeStatus, RegionStatus, RelocateRegion};
 use cxloe_fabric::model::{CnId, Health, Leg, LegState, Name, Region, RegionState, human_bytes};
 use serde_json::json;
 
 use super::balance::{self, Move, Part, Pool};
+use super::waiting_region;
 
 /// Interval at which the region is read while parts of it move.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Programs use the region meanwhile. The owner's agent copies the part, so it moves only while the agent runs.
-Interrupting the command does not stop the move; --stop does.
+Programs use the region meanwhile. The owner's agent copies the part while it runs; memory nodes copy it if
+nobody uses the region. Interrupting the command does not stop the move; --stop does.
 
 Examples:
   gmm relocate heap --from mn0 --to mn3
@@ -77,24 +78,24 @@ fn print(region: &Name, from: &Name, to: Option<&Name>, state: &str, bytes_left:
 async fn follow(client: &Client, found: &Move) -> Result<bool, Failure> {
     let mut named = false;
     loop {
-        let region = client.region(&found.region).await?;
-        let mut here = legs_on(&region, &found.from).peekable();
+        let status = client.region_status(&found.region).await?;
+        let region = &status.region;
+        let mut here = legs_on(region, &found.from).peekable();
         if here.peek().is_none() {
             return Ok(true);
         }
         if here.any(|leg| leg.moves_to.as_ref() != Some(&found.to)) {
             return Ok(false);
         }
-        if !named && !running(client).await?.contains(&region.owner) {
+        if !named && let Some(reason) = waiting_region::reason(&status, &running(client).await?) {
             named = true;
-            let (name, owner) = (&region.name, region.owner);
-            to_stderr!("Waiting: {name} moves once the agent of its owner {owner} runs");
+            to_stderr!("Waiting: {reason}");
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-/// Compute nodes whose agent runs. Only their regions can move, since the agent copies the parts.
+/// Compute nodes whose agent runs, which copies parts of their regions.
 async fn running(client: &Client) -> Result<BTreeSet<CnId>, Failure> {
     let nodes = client.compute_nodes().await?.into_iter();
     Ok(nodes.filter(|node| node.health == Health::Reachable).map(|node| node.cn_id).collect())
@@ -113,7 +114,8 @@ fn bytes_on(region: &Region, node: &Name) -> u64 {
 #[command(after_help = "\
 Moves parts of regions from the memory nodes that are used most to those that are used least, one at a time,
 while programs use them: for example after a memory node was added. Regions move whose owner's agent runs,
-which copies them. Interrupted, the command begins no further move; --stop also stops the one under way.
+which copies them, and regions that nobody uses, which memory nodes copy. Interrupted, the command begins no
+further move; --stop also stops the one under way.
 
 Examples:
   gmm rebalance --dry-run            what would move
@@ -210,7 +212,7 @@ fn percent(share: f64) -> f64 {
 /// Reads the pools that can receive parts, and the parts that can move.
 async fn look(client: &Client) -> Result<(Vec<Pool>, Vec<Part>), Failure> {
     let (nodes, regions, running) =
-        (client.memory_nodes().await?, client.regions().await?, running(client).await?);
+        (client.memory_nodes().await?, client.region_statuses().await?, running(client).await?);
     Ok((pools(&nodes), parts(&regions, &running)))
 }
 
@@ -228,12 +230,14 @@ fn pools(nodes: &[MemoryNodeStatus]) -> Vec<Pool> {
     usable.map(pool).collect()
 }
 
-fn parts(regions: &[Region], running: &BTreeSet<CnId>) -> Vec<Part> {
-    let movable = |region: &&Region| {
-        region.state == RegionState::Active && region.growing() == 0 && running.contains(&region.owner)
+fn parts(regions: &[RegionStatus], running: &BTreeSet<CnId>) -> Vec<Part> {
+    let movable = |status: &&RegionStatus| {
+        let rests = status.at_rest && status.region.state == RegionState::Disabled;
+        let idle = rests || status.region.state == RegionState::Active;
+        idle && status.region.growing() == 0 && waiting_region::reason(status, running).is_none()
     };
     let mut parts = Vec::new();
-    for region in regions.iter().filter(movable) {
+    for region in regions.iter().filter(movable).map(|status| &status.region) {
         let mut on: BTreeMap<&Name, u64> = BTreeMap::new();
         for leg in region.legs.iter().filter(|leg| leg.state != LegState::Unmapping) {
             *on.entry(&leg.memory_node).or_default() += leg.bytes;

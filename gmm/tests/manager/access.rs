@@ -215,6 +215,7 @@ async fn a_node_joins_once_with_a_token_and_acts_as_itself_only() {
         acked_seq: 0,
         results: Vec::new(),
         progress: None,
+        fills: Vec::new(),
         stats: Value::Null,
         wait_ms: 0,
     };

@@ -81,6 +81,7 @@ async fn waiting_is_bounded_and_goes_on_without_the_caller() {
         acked_seq: 0,
         results: Vec::new(),
         progress: None,
+        fills: Vec::new(),
         stats: serde_json::Value::Null,
         wait_ms: 60_000,
     };
@@ -123,6 +124,7 @@ async fn a_refusal_reaches_the_one_who_waits() {
         acked_seq: 0,
         results: Vec::new(),
         progress: None,
+        fills: Vec::new(),
         stats: serde_json::Value::Null,
         wait_ms: 1000,
     };
@@ -187,6 +189,7 @@ async fn a_silent_node_is_detected_and_accepted_again() {
         acked_seq: 1,
         results: Vec::new(),
         progress: None,
+        fills: Vec::new(),
         stats: serde_json::Value::Null,
         wait_ms: 0,
     };
@@ -210,6 +213,7 @@ async fn a_second_daemon_waits_until_the_first_hangs_up() {
         acked_seq: 0,
         results: Vec::new(),
         progress: None,
+        fills: Vec::new(),
         stats: serde_json::json!({"waiting": true}),
         wait_ms: 20_000,
     };

@@ -243,6 +243,7 @@ impl<'a> Run<'a> {
             acked_seq,
             results: commands.iter().map(|command| CommandResult::done(command.seq)).collect(),
             progress: None,
+            fills: Vec::new(),
             stats: serde_json::Value::Null,
             wait_ms: 0,
         };

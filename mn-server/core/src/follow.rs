@@ -247,6 +247,7 @@ impl Follow {
             acked_seq: mappings.acked(),
             results: mappings.results().to_vec(),
             progress: None,
+            fills: Vec::new(),
             stats: serde_json::Value::Null,
             wait_ms,
         }

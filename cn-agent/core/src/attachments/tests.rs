@@ -31,6 +31,7 @@ fn add_decoder(region: &mut Region, size: u64, ways: u32, committed: bool) {
             state: if committed { LegState::Mapped } else { LegState::Mapping },
             moves_to: None,
             former: None,
+            lent: None,
         });
     }
     if committed {

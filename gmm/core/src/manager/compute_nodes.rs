@@ -163,6 +163,7 @@ impl Manager {
         if moved {
             self.peer_changed(cn_id);
         }
+        self.owner_changed(cn_id);
         self.realise_declared();
         Ok(())
     }
@@ -183,6 +184,7 @@ impl Manager {
             node.health = Health::Reachable;
             self.put(Change::ComputeNode(node));
             self.event(EventKind::ComputeNodeReachable { compute_node: cn });
+            self.owner_changed(cn);
         }
         self.record_quiet(cn, sync.quiet);
         self.released(cn, &sync.released);
@@ -205,6 +207,7 @@ impl Manager {
         self.put(Change::ComputeNode(node));
         self.event(EventKind::ComputeNodeUnreachable { compute_node: cn });
         self.end_release_waits(cn);
+        self.owner_changed(cn);
     }
 
     pub(super) fn compute_node_named(&self, name: &Name) -> Option<&ComputeNode> {

@@ -155,7 +155,7 @@ impl Manager {
         let Some(region) = self.state.regions.get(name) else { return };
         let Some(Release { done: true, to: Some(to), .. }) = region.release else { return };
         let settling = |state| matches!(state, LegState::Mapping | LegState::Unmapping);
-        let changing = |leg: &Leg| leg.former.is_some() && !is_stuck(leg);
+        let changing = |leg: &Leg| (leg.former.is_some() || leg.lent.is_some()) && !is_stuck(leg);
         let unsettled = region.legs.iter().any(|leg| settling(leg.state) || changing(leg));
         if region.state == RegionState::Draining || unsettled {
             return;
@@ -238,13 +238,20 @@ impl Manager {
         if leg.former != Some(hand_over.former) {
             return;
         }
-        let (node, bytes) = (leg.memory_node.clone(), leg.bytes);
+        let (node, bytes, loan) = (leg.memory_node.clone(), leg.bytes, leg.lent);
         let Some(error) = error else {
-            leg.former = None;
+            (leg.former, leg.lent) = (None, loan.filter(|loan| !loan.ends));
+            let name = region.name.clone();
             self.settle(region, None);
-            self.retire_cmem(hand_over.former.cn, hand_over.former.cmem_base, bytes);
+            match loan {
+                None => self.retire_cmem(hand_over.former.cn, hand_over.former.cmem_base, bytes),
+                Some(loan) => self.loan_settled(&name, at, loan),
+            }
             return;
         };
+        if let Some(loan) = loan.filter(|loan| !loan.ends && leg.is_in_sync()) {
+            return self.loan_refused(region, at, loan, &error);
+        }
         if matches!(leg.state, LegState::Mapped | LegState::Stale) {
             leg.state = LegState::Lost;
         }
@@ -275,9 +282,12 @@ impl Manager {
             return;
         }
         let Some(former) = leg.former.take() else { return };
+        let loan = leg.lent.take();
         let leg = leg.clone();
         self.settle(region.clone(), None);
-        self.retire_cmem(former.cn, former.cmem_base, leg.bytes);
+        if loan.is_none() {
+            self.retire_cmem(former.cn, former.cmem_base, leg.bytes);
+        }
         if leg.state == LegState::Mapping {
             self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, &leg)));
         }

@@ -22,15 +22,22 @@ pub(super) fn kept_key(
 }
 
 impl Manager {
-    /// Returns the keys of the compute nodes that use memory of `node`, by CN id. A compute node whose key is
-    /// missing or revoked has [`PublicKey::NOBODY`], so that the memory node distinguishes a revoked key from
-    /// removed memory.
+    /// Returns the keys of the compute nodes that use memory of `node`, by CN id, and of the memory nodes that memory of
+    /// `node` is lent to. A node whose key is missing or revoked has [`PublicKey::NOBODY`], so that the memory node
+    /// distinguishes a revoked key from removed memory.
     pub fn cn_keys(&self, node: &Name) -> Vec<ComputeNodeKey> {
         let key_of = |cn: CnId| {
             let known = self.state.compute_nodes.get(&cn).and_then(|node| node.key);
             ComputeNodeKey { compute_node: cn, key: known.unwrap_or(PublicKey::NOBODY) }
         };
-        self.users_of(node).into_iter().map(key_of).collect()
+        let mut keys: Vec<ComputeNodeKey> = self.users_of(node).into_iter().map(key_of).collect();
+        // A memory node to which its own memory is lent is listed too: without a key for its address, another station
+        // could have a session under that address.
+        keys.extend(self.borrowers_of(node).into_iter().map(|(cn, borrower)| {
+            let known = self.state.memory_nodes.get(&borrower).and_then(|node| node.key);
+            ComputeNodeKey { compute_node: cn, key: known.unwrap_or(PublicKey::NOBODY) }
+        }));
+        keys
     }
 
     pub(super) fn with_key(&self, mapping: Mapping) -> Mapping {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use cxloe_fabric::api::{AdoptFabric, Held, NotFollowed, Party, RefusedNode};
 use cxloe_fabric::model::{CnId, EventKind, LeaderTerm, Name, Watermark, lineage};
 
+use super::memory_nodes::served_at;
 use super::{Change, Manager, ManagerError};
 
 /// Maximum number of leader terms recorded: the first one and the latest ones.
@@ -162,7 +163,7 @@ impl Manager {
     fn bytes_listed_on(&self, node: &Name) -> BTreeMap<CnId, u64> {
         let mut listed = BTreeMap::new();
         for (region, leg) in self.legs_on(node) {
-            *listed.entry(region.owner).or_insert(0) += leg.bytes;
+            *listed.entry(served_at(region, leg).0).or_insert(0) += leg.bytes;
         }
         listed
     }

@@ -14,7 +14,7 @@ use cxloe_fabric::model::{
 
 use super::keys::kept_key;
 use super::liveness::NodeKey;
-use super::mirror::{is_live, other_is_in_sync};
+use super::mirror::{is_live, lose_loan, other_is_in_sync};
 use super::pool::FreeExtents;
 use super::reports::SHOWN_MAX;
 use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
@@ -73,17 +73,25 @@ impl Manager {
             commands: commands.collect(),
             udp_peers: self.udp_peers(name),
             cn_keys: self.cn_keys(name),
+            fills: self.fills_on(name),
         }
     }
 
     /// Returns the UDP addresses of the compute nodes that use the `udp` link and have memory on `node`, by
-    /// CN id.
+    /// CN id, and of the memory nodes that copy parts of regions from it or to it.
     pub fn udp_peers(&self, node: &Name) -> Vec<UdpPeer> {
         let peer = |cn: CnId| {
             let address = self.state.compute_nodes.get(&cn)?.udp?;
             Some(UdpPeer { compute_node: cn, address })
         };
-        self.users_of(node).into_iter().filter_map(peer).collect()
+        let mut peers: Vec<UdpPeer> = self.users_of(node).into_iter().filter_map(peer).collect();
+        for name in self.fill_partners(node) {
+            let partner = self.state.memory_nodes.get(&name);
+            let id = partner.and_then(|partner| CnId::new(*partner.macs.first()?).ok());
+            let address = partner.and_then(|partner| partner.udp);
+            peers.extend(id.zip(address).map(|(compute_node, address)| UdpPeer { compute_node, address }));
+        }
+        peers
     }
 
     /// Returns the compute nodes that own regions on `node` or read sealed regions there.
@@ -331,6 +339,9 @@ impl Manager {
                     reason = Some(format!("memory node {} has another key", node.name));
                 }
                 let content_there = leg.incarnation == Some(node.incarnation);
+                if !content_there {
+                    lose_loan(leg, elsewhere);
+                }
                 match leg.state {
                     LegState::Mapped if !content_there && !committed && is_clone => cloned_in_vain = true,
                     LegState::Mapped if !content_there && !committed => {
@@ -494,15 +505,23 @@ pub(super) fn is_single_address(address: &SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
 }
 
+/// Returns the CN id and the first CMem address at which a leg is to be served: those of the region's owner, or of the
+/// memory node that the leg is lent to.
+pub(super) fn served_at(region: &Region, leg: &Leg) -> (CnId, u64) {
+    leg.loan().map_or((region.owner, leg.cmem_base), |loan| (loan.cn, loan.cmem_base))
+}
+
 /// Returns the mapping that serves a leg, without the compute node's key, which is added at delivery.
 pub(super) fn mapping_of(region: &Region, leg: &Leg) -> Mapping {
+    let (cn, cmem_base) = served_at(region, leg);
     Mapping {
-        cn: region.owner,
+        cn,
         region: region.name.clone(),
-        cmem_base: leg.cmem_base,
+        cmem_base,
         extent_bytes: leg.extent_bytes,
         extents: leg.extents.clone(),
-        sealed: region.sealed,
+        // A leg that is lent as the source of a copy is only read.
+        sealed: if leg.loan().is_some() { leg.is_in_sync() } else { region.sealed },
         cn_key: None,
     }
 }

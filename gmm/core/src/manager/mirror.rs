@@ -7,7 +7,7 @@
 //! is in sync.
 
 use cxloe_fabric::api::{LegsFilled, LegsStale};
-use cxloe_fabric::model::{EventKind, Health, Leg, LegState, Name, Region, RegionState};
+use cxloe_fabric::model::{EventKind, Health, Leg, LegState, Loan, Name, Region, RegionState};
 
 use super::{Manager, ManagerError};
 
@@ -100,17 +100,37 @@ pub(super) fn copies_fit(region: &Region) -> bool {
     region.legs.iter().all(|leg| leg.copy < 2) && !live.windows(2).any(clash)
 }
 
+/// Adjusts the loan of a leg (a region's part on one memory node) whose memory node has lost its content; `elsewhere`
+/// means that another copy is in sync.
+pub(super) fn lose_loan(leg: &mut Leg, elsewhere: bool) {
+    let Some(loan) = leg.lent else { return };
+    match leg.state {
+        // It is mapped again for the memory node that fills it.
+        LegState::Stale => (leg.lent, leg.former) = (Some(Loan { ends: false, ..loan }), None),
+        // It is mapped again for the owner, or no memory node has confirmed the loan.
+        LegState::Mapped if elsewhere || !loan.ends && leg.former.is_some() => {
+            (leg.lent, leg.former) = (None, None);
+        }
+        // If the memory node returns with the pool that has the content, the leg is handed back.
+        LegState::Mapped => (leg.lent, leg.former) = (Some(Loan { ends: true, ..loan }), Some(loan.former())),
+        _ => {}
+    }
+}
+
 impl Manager {
     /// Returns the state of a region that is neither released nor destroyed: that of its worst position.
     pub(super) fn state_of_legs(&self, region: &Region) -> RegionState {
         let (firsts, count) = first_positions(region);
         let mut positions = vec![PositionSummary::default(); count];
+        let rests = self.is_at_rest(region);
         for leg in region.legs.iter().filter(|leg| region.is_committed(leg)) {
             let position = &mut positions[firsts[leg.decoder as usize] + leg.position as usize];
             match leg.state {
                 LegState::Lost => position.lost = true,
                 LegState::Unmapping => {}
-                _ if leg.former.is_some() => position.mapping = true,
+                // A loan matters only to an owner that wants to use the region.
+                _ if leg.former.is_some() && !(rests && leg.lent.is_some()) => position.mapping = true,
+                LegState::Mapped if leg.lent.is_some() && !rests => position.mapping = true,
                 LegState::Mapped => {
                     position.in_sync += 1;
                     position.reachable += u8::from(self.is_reachable(&leg.memory_node));
@@ -225,7 +245,11 @@ impl Manager {
         });
     }
 
-    fn leg_event(&mut self, name: &Name, kind: impl FnOnce(cxloe_fabric::model::CnId, u64) -> EventKind) {
+    pub(super) fn leg_event(
+        &mut self,
+        name: &Name,
+        kind: impl FnOnce(cxloe_fabric::model::CnId, u64) -> EventKind,
+    ) {
         let Some((owner, epoch)) = self.state.regions.get(name).map(|region| (region.owner, region.epoch))
         else {
             return;

@@ -30,9 +30,10 @@
 //!
 //! Rules: `memory_nodes`, `results` (of commands to memory nodes), `compute_nodes`, `regions`, `placement` (choice of
 //! memory nodes), `mirror` (copies in sync), `mirror_placement` (memory nodes for two copies), `repair` (missing
-//! copies), `moving` (legs that leave a memory node), `release` (of a region by its owner), `hand_over` (to another
-//! owner), `share` (sealed regions and their readers), `clones`, `devices` (logical devices and their bindings),
-//! `operations` (the FM API's background operations), `declared` (the fabric file).
+//! copies), `moving` (legs that leave a memory node), `node_fill` (copies that memory nodes make), `release` (of a
+//! region by its owner), `hand_over` (to another owner), `share` (sealed regions and their readers), `clones`,
+//! `devices` (logical devices and their bindings), `operations` (the FM API's background operations), `declared` (the
+//! fabric file).
 
 pub mod access;
 mod clones;
@@ -53,6 +54,7 @@ mod memory_nodes;
 mod mirror;
 mod mirror_placement;
 mod moving;
+mod node_fill;
 mod operations;
 mod options;
 mod orphans;
@@ -88,6 +90,7 @@ use cxloe_fabric::model::{
 use index::Index;
 use lineage::RefusedFollower;
 use liveness::{Liveness, NodeKey};
+use node_fill::NodeFills;
 use pool::FreeExtents;
 use repair::Repairs;
 use reports::Reports;
@@ -158,6 +161,7 @@ pub struct Manager {
     /// Nodes that do not accept this manager, because they have seen changes that this store lacks; not stored.
     refused: BTreeMap<Party, RefusedFollower>,
     repairs: Repairs,
+    fills: NodeFills,
     index: Index,
     liveness: Liveness,
     options: Options,
@@ -215,6 +219,7 @@ impl Manager {
             registered_ms,
             refused,
             repairs: Repairs::default(),
+            fills: NodeFills::default(),
             index,
             liveness,
             options,
@@ -235,6 +240,7 @@ impl Manager {
         manager.event(EventKind::ManagerStarted { term: meta.watermark.term });
         manager.end_waiting_operations();
         manager.note_repairs();
+        manager.follow_fills();
         manager.realise_declared();
         let outcome = manager.close_journal();
         Ok((manager, outcome))
@@ -257,6 +263,9 @@ impl Manager {
                 debug_assert!(false, "a refused command left changes: {error}");
             }
             return Err(error);
+        }
+        if self.frozen.is_none() {
+            self.follow_fills();
         }
         // The changes may have completed a background operation, or created the last declared region of a compute node
         // held in reset.

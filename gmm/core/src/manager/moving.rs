@@ -1,6 +1,6 @@
 //! Legs (parts of a region on one memory node) that leave their memory node while the region is used, by an order for
 //! the region or because the node is drained. Such a leg gets a copy elsewhere (`repair`), which the owner's agent
-//! fills; then the leg is unmapped.
+//! fills, or its memory node if nobody uses the region (`node_fill`); then the leg is unmapped.
 
 use cxloe_fabric::api::RelocateRegion;
 use cxloe_fabric::model::{EventKind, Leg, LegState, MemoryNode, Name, Protection, Region, RegionState};
@@ -28,7 +28,7 @@ impl Manager {
             let (at, stays) = if rank(one) > rank(other) { (one, other) } else { (other, one) };
             let (leg, kept) = (&region.legs[at], &region.legs[stays]);
             let moving = self.leaves(kept) && !leg.is_in_sync() && !self.leaves(leg);
-            if other_is_in_sync(&region, at) && !moving {
+            if other_is_in_sync(&region, at) && kept.former.is_none() && !moving {
                 surplus.push(at);
             }
         }
@@ -87,10 +87,14 @@ impl Manager {
         };
         let in_use =
             matches!(region.state, RegionState::Active | RegionState::Exposed | RegionState::Degraded);
+        let by_nodes = self.nodes_copy(region);
+        let in_use = in_use || by_nodes && region.state == RegionState::Disabled;
         if !in_use || region.growing() > 0 {
             return refuse("only a region in use that does not grow can move".to_owned());
         }
-        Self::check_unsealed(region)?;
+        if !by_nodes {
+            Self::check_unsealed(region)?;
+        }
         if legs.is_empty() {
             return refuse(format!("no part of it lies on {from}"));
         }

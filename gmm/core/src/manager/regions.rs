@@ -38,6 +38,8 @@ impl Manager {
             zeroed_percent: self.zeroed_percent(region),
             owner_knows: self.knows_its_regions(region.owner),
             without_spare: self.lacks_spare(&region.name),
+            at_rest: self.is_at_rest(region),
+            copying: self.copying(region),
             region: region.clone(),
         }
     }
@@ -185,6 +187,7 @@ impl Manager {
                     state: LegState::Mapping,
                     moves_to: None,
                     former: None,
+                    lent: None,
                 });
             }
         }
@@ -361,7 +364,7 @@ impl Manager {
         self.retire_cmem(owner, leg.cmem_base, leg.bytes);
         // The leg was unmapped for its owner, so it is not mapped for the former owner either: each extent has one
         // mapping.
-        if let Some(former) = leg.former {
+        if let Some(former) = leg.former.filter(|_| leg.lent.is_none()) {
             self.retire_cmem(former.cn, former.cmem_base, leg.bytes);
         }
         read.into_iter().for_each(|(cn, cmem_base)| self.retire_cmem(cn, cmem_base, leg.bytes));
@@ -409,7 +412,7 @@ impl Manager {
         self.store_region(region, reason);
     }
 
-    fn state_of(&self, region: &Region) -> RegionState {
+    pub(super) fn state_of(&self, region: &Region) -> RegionState {
         if let Some(release) = region.release {
             if release.done { RegionState::Disabled } else { RegionState::Releasing }
         } else {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use cxloe_fabric::api::{Owner, ProtectRegion};
 use cxloe_fabric::model::{
-    DeviceKind, EventKind, Leg, LegState, MemoryNode, Name, NodeAction, Protection, Region, RegionState,
+    DeviceKind, EventKind, Leg, LegState, Loan, MemoryNode, Name, NodeAction, Protection, Region, RegionState,
 };
 
 use super::cmem::CmemSpan;
@@ -38,6 +38,8 @@ struct PendingRepair {
     not_before_ms: u64,
     /// True if an event has reported that no memory node has room.
     reported: bool,
+    /// True if memory nodes make the copy, because the region is at rest.
+    by_nodes: bool,
 }
 
 impl PendingRepair {
@@ -77,10 +79,12 @@ impl Manager {
 
     /// Records whether a region needs a repair. Called with each stored record of a region.
     pub(super) fn note_repair(&mut self, region: &Region) {
+        self.fills.note_change(region);
         let (mut at_once, mut away) = (false, Vec::new());
         let concerned = may_need_repair(region) || region.legs.iter().any(|leg| self.leaves(leg));
-        // A sealed region gets no copy, because no agent could fill it.
-        let concerned = concerned && !region.sealed;
+        let by_nodes = concerned && self.nodes_copy(region);
+        // No agent can fill a copy of a sealed region.
+        let concerned = concerned && (!region.sealed || by_nodes);
         if concerned && region.state != RegionState::Draining {
             for position in live_positions(region) {
                 at_once |= position.len() < usize::from(region.protect.copies());
@@ -100,6 +104,9 @@ impl Manager {
         }
         let repair = self.repairs.regions.entry(region.name.clone()).or_default();
         repair.at_once = at_once;
+        if std::mem::replace(&mut repair.by_nodes, by_nodes) != by_nodes {
+            repair.not_before_ms = 0;
+        }
         repair.away_since_ms.retain(|base, _| away.contains(base));
         for base in away {
             repair.away_since_ms.entry(base).or_insert(self.now_ms);
@@ -150,11 +157,14 @@ impl Manager {
             self.repairs.regions.remove(name);
             return None;
         };
+        let by_nodes = self.nodes_copy(&region);
         let in_use =
             matches!(region.state, RegionState::Active | RegionState::Exposed | RegionState::Degraded);
-        if !in_use || region.growing() > 0 {
+        let in_use = in_use || by_nodes && region.state == RegionState::Disabled;
+        if !in_use || region.growing() > 0 || region.sealed && !by_nodes {
             return None;
         }
+        let region = if by_nodes { self.drop_unfilled(region) } else { region };
         let mut no_room = None;
         for wanted in self.wanted_copies(&region) {
             let Some(region) = self.state.regions.get(name).cloned() else { break };
@@ -168,11 +178,33 @@ impl Manager {
         no_room
     }
 
+    /// Unmaps the stale legs with which the owner's agent was to move a region that is at rest now, and returns the
+    /// region. Memory nodes fill only legs that no agent knows.
+    fn drop_unfilled(&mut self, mut region: Region) -> Region {
+        let mut dropped = Vec::new();
+        for position in live_positions(&region) {
+            let [one, other] = position[..] else { continue };
+            let is_unfilled = |(at, keeps): &(usize, usize)| {
+                let (leg, kept) = (&region.legs[*at], &region.legs[*keeps]);
+                let unfilled = matches!(leg.state, LegState::Mapping | LegState::Stale) && leg.lent.is_none();
+                unfilled && kept.is_in_sync() && self.leaves(kept) && self.is_reachable(&kept.memory_node)
+            };
+            let found = [(one, other), (other, one)].into_iter().find(is_unfilled);
+            dropped.extend(found.map(|(at, _)| at));
+        }
+        if !dropped.is_empty() {
+            dropped.iter().for_each(|at| region.legs[*at].state = LegState::Unmapping);
+            self.settle(region.clone(), Some("memory nodes copy it, as nobody uses it".to_owned()));
+            self.reissue_unmaps(&region, None);
+        }
+        region
+    }
+
     /// Returns the copies that a region needs at present. Their indexes stay valid, because new legs are
     /// appended.
     fn wanted_copies(&self, region: &Region) -> Vec<WantedCopy> {
-        let present = self.is_owner_present(region);
-        let leaves = |leg: &Leg| present && self.leaves(leg);
+        let movable = self.is_owner_present(region) || self.nodes_copy(region);
+        let leaves = |leg: &Leg| movable && self.leaves(leg);
         let since = self.repairs.regions.get(&region.name).map(|repair| &repair.away_since_ms);
         let after = self.options.rebuild_after_ms;
         let is_away = |leg: &Leg| {
@@ -227,10 +259,16 @@ impl Manager {
         let spans: Vec<CmemSpan> = wanted.iter().zip(&nodes).map(span).collect();
         let bases = self.take_cmem(&mut owner, &spans)?;
         self.put(Change::ComputeNode(owner));
+        let by_nodes = self.nodes_copy(&region);
         let mut added = Vec::new();
         for ((copy, node), cmem_base) in wanted.iter().zip(nodes).zip(bases) {
             self.ensure_bound(&node, region.owner);
             let kept = region.legs[copy.keeps].clone();
+            let align = kept.extent_bytes.max(node.extent_bytes);
+            let lent = self.borrower_id(&node).filter(|_| by_nodes).map(|cn| {
+                let cmem_base = self.take_loan_base(&node.name, cn, kept.bytes, align);
+                Loan { cn, cmem_base, ends: false }
+            });
             let free = self.free.get_mut(&node.name);
             let extents = free.and_then(|free| free.take(kept.bytes / node.extent_bytes));
             let replaces = copy.replaces.map(|at| {
@@ -250,6 +288,7 @@ impl Manager {
                 state: LegState::Mapping,
                 moves_to: None,
                 former: None,
+                lent,
                 ..kept
             };
             added.push((leg.clone(), replaces));
@@ -293,6 +332,8 @@ impl Manager {
         };
         let nodes = self.state.memory_nodes.values().filter(|node| self.takes_legs(node));
         let nodes = nodes.filter(|node| on.is_empty() || on.contains(&node.name));
+        let by_nodes = self.nodes_copy(region);
+        let nodes = nodes.filter(|node| !by_nodes || self.borrower_id(node).is_some());
         let nodes = nodes.filter(|node| !there(node) && kept.bytes.is_multiple_of(node.extent_bytes));
         let nodes: Vec<&MemoryNode> = nodes.filter(|node| room(node) >= kept.bytes).collect();
         let apart = |node: &&&MemoryNode| {

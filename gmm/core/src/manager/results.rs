@@ -7,6 +7,7 @@ use cxloe_fabric::api::MemoryNodeSync;
 use cxloe_fabric::model::{EventKind, FormerOwner, Health, Leg, LegState, MemoryNode, Name, NodeAction};
 
 use super::liveness::NodeKey;
+use super::memory_nodes::served_at;
 use super::mirror::{is_live, state_once_mapped};
 use super::overview::link_down;
 use super::{Change, Manager, ManagerError};
@@ -30,6 +31,8 @@ impl Manager {
             Some(progress) => drop(self.progress.insert(name.clone(), progress)),
             None => drop(self.progress.remove(name)),
         }
+        let fills = sync.fills;
+        self.fills.note_progress(name, &fills);
         if self.frozen().is_some() {
             // The node's health is recorded later, when the store can be written again.
         } else if let Some(why) = no_link {
@@ -63,6 +66,9 @@ impl Manager {
                 });
             }
             self.command_answered(name, &command.action, error);
+        }
+        if self.frozen().is_none() {
+            fills.into_iter().for_each(|progress| self.filled_by_node(name, progress));
         }
         Ok(())
     }
@@ -105,10 +111,9 @@ impl Manager {
             self.former_unmapped(region, at, error);
             return self.hand_over_released(&mapping.region);
         }
-        let is_there = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
-        let Some(at) = region.legs.iter().position(is_there).filter(|_| region.owner == mapping.cn) else {
-            return;
-        };
+        let place = (mapping.cn, mapping.cmem_base);
+        let is_there = |leg: &Leg| leg.memory_node == *node && served_at(&region, leg) == place;
+        let Some(at) = region.legs.iter().position(is_there) else { return };
         if let NodeAction::HandOver(hand_over) = action {
             self.handed_over(region, at, hand_over, error);
             // A further move of the region may have waited for this result.

@@ -29,6 +29,10 @@ pub struct Meta {
     /// here.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cmem_forgotten: u64,
+    /// Next CMem address at which legs are mapped for a memory node that copies them. The addresses rise up to the end
+    /// of CMem, and begin again at 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub loan_next: u64,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -303,7 +307,9 @@ impl FabricState {
                     },
                 )?;
                 cmem.entry(region.owner).or_default().push((leg.cmem_base, end));
-                if let Some(former) = leg.former {
+                // The place of a loan belongs to no compute node, and during a change to one the former place is this
+                // leg's own.
+                if let Some(former) = leg.former.filter(|_| leg.lent.is_none()) {
                     let end = former.cmem_base.saturating_add(leg.bytes);
                     cmem.entry(former.cn).or_default().push((former.cmem_base, end));
                 }

@@ -186,7 +186,7 @@ pub struct SetQuota {
     pub bytes: Option<ByteSize>,
 }
 
-/// A region with the progress of its destruction.
+/// A region with the progress of its destruction, or of copies that memory nodes make.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionStatus {
@@ -202,6 +202,22 @@ pub struct RegionStatus {
     /// True if no memory node has room for a copy that the region lacks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_spare: bool,
+    /// True if no compute node uses the region or can have changes of it, so that memory nodes copy what has to move.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_rest: bool,
+    /// While memory nodes copy parts of the region: number of bytes that they have to copy, and of those copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copying: Option<CopyProgress>,
+}
+
+/// Progress of the copies that memory nodes make of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CopyProgress {
+    /// Bytes to copy in all.
+    pub bytes: u64,
+    /// Bytes copied so far.
+    pub done: u64,
 }
 
 fn ways_default() -> Ways {

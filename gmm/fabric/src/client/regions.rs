@@ -185,8 +185,8 @@ impl Client {
     }
 
     /// Moves those parts of a region that are on one memory node to another while the region is used, or
-    /// stops the move, and waits up to `relocate.wait_ms`. The owner's agent copies the parts, and continues
-    /// after the wait as long as it runs.
+    /// stops the move, and waits up to `relocate.wait_ms`. The owner's agent copies the parts, or memory nodes do if
+    /// nobody uses the region; they continue after the wait.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `no_space`.

@@ -8,6 +8,7 @@ mod command;
 mod compute_node;
 mod event;
 mod extents;
+mod fill;
 mod health;
 mod labels;
 pub mod lineage;
@@ -29,6 +30,7 @@ pub use command::{CloneCmem, CommandResult, HandOver, Mapping, NodeAction, NodeC
 pub use compute_node::{ComputeNode, ComputeNodeKey, Retired, UdpPeer};
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
+pub use fill::{FillCmem, FillProgress, FillSource};
 pub use health::Health;
 pub use labels::{LABEL_LEN_MAX, LABELS_MAX, Label, LabelError, LabelSelector, Labels};
 pub use lineage::LeaderTerm;
@@ -41,7 +43,7 @@ pub use operation::{Operation, OperationKind, OperationOutcome};
 pub use protection::{Protection, ProtectionError};
 pub use qos::Qos;
 pub use region::{
-    CMEM_LIMIT, FormerOwner, HdmDecoder, Leg, LegState, Origin, Reader, ReaderLeg, Region, RegionState,
+    CMEM_LIMIT, FormerOwner, HdmDecoder, Leg, LegState, Loan, Origin, Reader, ReaderLeg, Region, RegionState,
     Release, ShareState, Unmapped,
 };
 pub use size::{ByteSize, SizeError, human_bytes};

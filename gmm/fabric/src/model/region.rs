@@ -306,6 +306,35 @@ pub struct Leg {
     /// hand-over to the new owner or, if the hand-over failed, until the node has unmapped the leg.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<FormerOwner>,
+    /// Memory node that has the leg in place of the owner, while memory nodes copy a part of a region that no compute
+    /// node uses: the leg's own, which fills it, or that of the leg which is filled from this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent: Option<Loan>,
+}
+
+/// Place at which a leg is mapped for a memory node that copies it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Loan {
+    /// CN id under which the memory node sends its requests: the address of its first port.
+    pub cn: CnId,
+    /// First CMem byte address of the leg for the memory node; the same for both legs of a copy.
+    pub cmem_base: u64,
+    /// True if the loan ends: the leg is mapped for the region's owner as soon as its memory node has confirmed that.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ends: bool,
+}
+
+impl Loan {
+    /// Returns true if both are the same loan, whether it ends or not.
+    pub fn is_of(&self, other: &Self) -> bool {
+        (self.cn, self.cmem_base) == (other.cn, other.cmem_base)
+    }
+
+    /// Returns the place of the loan as that of a former owner.
+    pub fn former(&self) -> FormerOwner {
+        FormerOwner { cn: self.cn, cmem_base: self.cmem_base }
+    }
 }
 
 /// Owner and address that a leg had before its region moved to another compute node.
@@ -327,6 +356,11 @@ impl Leg {
     /// Returns true if the leg is in sync: it has the present content of its part of the region.
     pub fn is_in_sync(&self) -> bool {
         self.state == LegState::Mapped
+    }
+
+    /// Returns the loan for which the leg is mapped, or is to be mapped: none if it is mapped for the region's owner.
+    pub fn loan(&self) -> Option<&Loan> {
+        self.lent.as_ref().filter(|loan| !loan.ends)
     }
 
     /// Returns true if both legs are copies of the same part of the region: the same interleave position of the same

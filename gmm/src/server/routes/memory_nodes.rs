@@ -66,9 +66,9 @@ async fn sync(
     let wait_ms = sync.wait_ms;
     let node = name.clone();
     let view = move |manager: &Manager, _: &_| {
-        (manager.heartbeat_ms(), manager.udp_peers(&node), manager.cn_keys(&node))
+        (manager.heartbeat_ms(), manager.udp_peers(&node), manager.cn_keys(&node), manager.fills_on(&node))
     };
-    let (heartbeat_ms, udp_peers, cn_keys) =
+    let (heartbeat_ms, udp_peers, cn_keys, fills) =
         core.apply(&caller, Command::SyncMemoryNode(name.clone(), sync), view).await?;
     let mut hang_up = HangUp::new(&core, NodeKey::Memory(name.clone()), registration);
     let watched = name.clone();
@@ -77,7 +77,9 @@ async fn sync(
         let superseded = node.is_none_or(|node| node.registration != registration);
         let commanded = manager.state().commands_of(&watched).next().is_some();
         // The revocation of a key ends the long poll, so that the memory node refuses the key at once.
-        let is_current = manager.udp_peers(&watched) == udp_peers && manager.cn_keys(&watched) == cn_keys;
+        let is_current = manager.udp_peers(&watched) == udp_peers
+            && manager.cn_keys(&watched) == cn_keys
+            && manager.fills_on(&watched) == fills;
         (superseded || commanded || !is_current).then_some(())
     };
     poll(&core, Topic::MemoryNode(name.clone()), wait_ms.min(heartbeat_ms), due).await?;

@@ -178,6 +178,7 @@ impl ObedientNode {
             acked_seq: registered.acked_seq,
             results: Vec::new(),
             progress: None,
+            fills: Vec::new(),
             stats: serde_json::json!({"frames": 7}),
             wait_ms: 1000,
         };

@@ -128,6 +128,7 @@ impl Node {
                     acked_seq: known.acked_seq,
                     results: known.results.clone(),
                     progress: None,
+                    fills: Vec::new(),
                     stats: serde_json::Value::Null,
                     wait_ms: 1000,
                 }

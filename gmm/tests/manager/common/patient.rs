@@ -42,6 +42,7 @@ impl PatientNode {
             acked_seq: registered.acked_seq,
             results: Vec::new(),
             progress: None,
+            fills: Vec::new(),
             stats: Value::Null,
             wait_ms: 20,
         };

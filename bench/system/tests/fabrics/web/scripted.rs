@@ -38,6 +38,7 @@ impl<'a> Scripted<'a> {
             acked_seq: registered.acked_seq,
             results: Vec::new(),
             progress: None,
+            fills: Vec::new(),
             stats: Value::Null,
             wait_ms: 0,
         };

@@ -99,6 +99,7 @@ impl Node {
             acked_seq: self.acked_seq,
             results: self.results.clone(),
             progress: None,
+            fills: Vec::new(),
             stats: serde_json::Value::Null,
             wait_ms: 0,
         }
