@@ -1,6 +1,6 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that carry out its
-//! commands. `rules`, `devices`, `operations`, `lineage`, `keys`, `mirror`, `clones` and `cmem` have a test
-//! for each rule, `orders` searches for an order of events that breaks one.
+//! commands. `rules`, `devices`, `operations`, `lineage`, `keys`, `mirror`, `clones` and `cmem` have a test for each
+//! rule; `node_fill` and `orders` also search for an order of events that breaks one.
 
 mod clones;
 mod cmem;
@@ -10,6 +10,7 @@ mod keys;
 mod labels;
 mod lineage;
 mod mirror;
+mod node_fill;
 mod operations;
 mod orders;
 mod rules;
