@@ -36,7 +36,7 @@ use cxloe_fabric::api::{
     MemoryNodeRegistered, MemoryNodeSync, MemoryNodeSynced, NotFollowed, Party, Progress, RegisterMemoryNode,
     ReportOrphans,
 };
-use cxloe_fabric::model::{ComputeNodeKey, NodeAction, NodeCommand, UdpPeer, Watermark};
+use cxloe_fabric::model::{ComputeNodeKey, FillCmem, NodeAction, NodeCommand, UdpPeer, Watermark};
 use cxloe_wire::machine::{Deadline, StateMachine};
 
 use crate::job::{Job, JobError};
@@ -58,7 +58,7 @@ pub enum ManagerRequest {
     NotFollowed(NotFollowed),
     /// `POST /v1/memory-nodes/NAME/orphans`.
     ReportOrphans(ReportOrphans),
-    /// `POST /v1/memory-nodes/NAME/sync`, a long poll; the I/O code adds its statistics.
+    /// `POST /v1/memory-nodes/NAME/sync`, a long poll; the I/O code adds its statistics, and the progress of copies.
     Sync(MemoryNodeSync),
 }
 
@@ -82,6 +82,8 @@ pub struct AnswerUpdate {
     pub udp_peers: Vec<UdpPeer>,
     /// Public keys by which compute nodes are authenticated when their sessions start.
     pub cn_keys: Vec<ComputeNodeKey>,
+    /// Orders to copy from other memory nodes; `None` if the answer does not list them, and they stay as they are.
+    pub fills: Option<Vec<FillCmem>>,
 }
 
 /// Reason why the node has to register again.
@@ -282,7 +284,7 @@ impl Follow {
                 self.heartbeat_ms = answer.heartbeat_ms.max(1);
                 let (udp_peers, cn_keys) = (answer.udp_peers.clone(), answer.cn_keys.clone());
                 self.phase = FollowPhase::Accepted(answer);
-                Ok(Some(AnswerUpdate { seen: mappings.seen(), udp_peers, cn_keys }))
+                Ok(Some(AnswerUpdate { seen: mappings.seen(), udp_peers, cn_keys, fills: None }))
             }
             (FollowPhase::Registering, ManagerAnswer::Stale) => {
                 self.phase = FollowPhase::Refusing(RestartReason::Stale);
@@ -294,7 +296,8 @@ impl Follow {
                 Ok(None)
             }
             (FollowPhase::Syncing(reported), ManagerAnswer::Synced(synced)) => {
-                let MemoryNodeSynced { watermark, heartbeat_ms, commands, udp_peers, cn_keys, .. } = *synced;
+                let MemoryNodeSynced { watermark, heartbeat_ms, commands, udp_peers, cn_keys, fills } =
+                    *synced;
                 mappings.reported(reported);
                 self.heartbeat_ms = heartbeat_ms.max(1);
                 mappings.observe_watermark(watermark).map_err(|refusal| match refusal {
@@ -303,7 +306,8 @@ impl Follow {
                 })?;
                 mappings.confirm(now_ms);
                 self.commands = commands.into();
-                Ok(Some(AnswerUpdate { seen: mappings.seen(), udp_peers, cn_keys }))
+                let fills = Some(fills);
+                Ok(Some(AnswerUpdate { seen: mappings.seen(), udp_peers, cn_keys, fills }))
             }
             _ => Err(RestartReason::Unexpected),
         }

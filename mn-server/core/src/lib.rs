@@ -15,6 +15,8 @@
 //!   response frame <-----+        CongestionWatch: when to ask compute nodes to slow down
 //!
 //!   manager <-- requests -- Follow -- commands --> Mappings --> jobs: extents to be zeroed
+//!                             |
+//!                             '-- orders to copy --> FillBoard --> Filler: a requester of another memory node
 //! ```
 //!
 //! | module | what it holds |
@@ -23,6 +25,7 @@
 //! | [`mappings`], [`job`] | what this node serves, the rules by which that changes, and the slow part of a change |
 //! | [`static_map`] | what it serves where there is no manager |
 //! | [`service`] | a request frame in, response frames out |
+//! | [`fill`] | copies of regions that no compute node uses, from other memory nodes |
 //! | [`translation`] | TLB, and the page table, which lies in the pool itself (paper, section III.C) |
 //! | [`pool`] | lines, extents, superblock, layout |
 //! | [`keeping`] | which process has the use of a pool's memory, and when it is freed |
@@ -34,6 +37,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod congestion;
+pub mod fill;
 pub mod follow;
 pub mod job;
 pub mod keeping;

@@ -6,27 +6,32 @@
 //!
 //! ```text
 //!   loop {
-//!       service.begin_batch(); service.follow_keys(tx);
+//!       service.begin_batch(); service.follow_keys(tx); service.follow_fills(now, tx);
 //!       for frame in received { service.handle(frame, now, tx); }
 //!       if any frames came, or service.deadline().is_due(now) { service.poll(now, tx); }
 //!       while let Some(job) = service.responder().poll_handshake() { ... }    // its result: handshake_done
+//!       while let Some(job) = service.poll_fill_handshake() { ... }           // its result: fill_handshake_done
 //!       while let Some(event) = service.responder().poll_event() { ... }      // when undrained() says so, or seldom
 //!       flush the link; park; wait for frames, until service.deadline() at the latest
 //!   }
 //! ```
+//!
+//! If the manager orders copies from other memory nodes, the worker's `Filler` gets the answers of those nodes, and
+//! writes lines through the same translation.
 
 use std::sync::Arc;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{
     Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, MULTI_LINES_MAX, Mac, PfcVector, PublicKey,
-    SHARDS_MAX, address_of,
+    SHARDS_MAX, address_of, field, source,
 };
 use cxloe_wire::machine::{Deadline, StateMachine};
-use cxloe_wire::session::{HandshakeDone, Memory, Responder, ResponderConfig};
+use cxloe_wire::session::{HandshakeDone, HandshakeJob, Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 
 use crate::congestion::{CongestionConfig, CongestionSignals, CongestionWatch};
+use crate::fill::{FillBoard, FillMemory, Filler, FillerSettings};
 use crate::keys::AdmittedKeys;
 use crate::pool::{MpAddr, prefetch_bytes};
 use crate::trace::{Trace, Untraced};
@@ -38,7 +43,10 @@ const SHARDS_NAMED_OF: usize = 8;
 
 /// State of one worker of the memory node. `T` observes accesses to memory.
 pub struct Service<T: Trace = Untraced> {
+    config: ResponderConfig,
     responder: Responder,
+    /// Copier from other memory nodes; `None` if this node takes no such orders.
+    filler: Option<Filler>,
     memory: NodeMemory<T>,
     passage: WorkerGeneration,
     /// This worker's generation of [`Instances`](crate::translation::Instances). When the worker passes a generation,
@@ -75,7 +83,9 @@ impl<T: Trace> Service<T> {
     ) -> Service<T> {
         let (passage, shards) = (table.generation().worker(), table.instances().worker());
         Service {
-            responder: Responder::new(config),
+            responder: Responder::new(config.clone()),
+            config,
+            filler: None,
             memory: NodeMemory {
                 tlb: Tlb::new(tlb_entries),
                 copies: table.copies().current(),
@@ -92,6 +102,19 @@ impl<T: Trace> Service<T> {
 
     pub fn set_keys(&mut self, keys: Arc<AdmittedKeys>) {
         self.memory.keys = keys;
+    }
+
+    /// Has this worker carry out orders to copy from other memory nodes.
+    pub fn set_fills(&mut self, board: Arc<FillBoard>, settings: FillerSettings) {
+        self.filler = Some(Filler::new(self.config.clone(), settings, board));
+    }
+
+    /// Sets the frame length that the link now carries.
+    pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
+        self.responder.set_max_frame(max_frame);
+        if let Some(filler) = &mut self.filler {
+            filler.set_max_frame(max_frame, now);
+        }
     }
 
     /// Passes the result of a handshake, computed outside as a job of the responder, back to the responder.
@@ -202,7 +225,72 @@ impl<T: Trace> Service<T> {
     /// Handles a received frame. Answers are sent at once, or by [`poll`](Self::poll).
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) {
-        self.responder.handle(frame, now, &mut self.memory, tx);
+        const FIRST_OTHER: u8 = Command::Hello as u8;
+        let is_request = frame.get(field::COMMAND).is_some_and(|code| *code < FIRST_OTHER);
+        if is_request || !self.fill(frame, now, tx) {
+            self.responder.handle(frame, now, &mut self.memory, tx);
+        }
+    }
+
+    /// Passes a frame of the memory node that this worker copies from to the copier. Returns whether the responder is not
+    /// to get the frame.
+    fn fill(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) -> bool {
+        let Some(filler) = &mut self.filler else { return false };
+        let command = frame.get(field::COMMAND).and_then(|code| Command::from_u8(*code));
+        let (Some(from), Some(command)) = (source(frame), command) else { return false };
+        if from == self.config.own {
+            // What is mapped for this node's own address is accessed by the copier alone.
+            return true;
+        }
+        if filler.peer() != Some(from) {
+            if command == Command::HelloAck {
+                filler.stray_answer(from);
+            }
+            return false;
+        }
+        match command {
+            Command::Hello | Command::Start | Command::Echo | Command::EchoReply => false,
+            // Both nodes may copy from each other. The trailer tells which of the two sessions the frame belongs to,
+            // but a frame that is opened with the wrong keys is garbled.
+            Command::Ping | Command::Pong | Command::Bye | Command::ByeAck
+                if self.responder.has_session(from) =>
+            {
+                filler.handle(&mut frame.to_vec(), now, &mut self.memory, tx);
+                false
+            }
+            _ => {
+                filler.handle(frame, now, &mut self.memory, tx);
+                true
+            }
+        }
+    }
+
+    /// If the manager's orders to copy have changed, begins or ends a copy. Call before each batch.
+    #[inline]
+    pub fn follow_fills(&mut self, now: Time, tx: &mut dyn Transmit) {
+        if let Some(filler) = &mut self.filler {
+            filler.follow(now, &mut self.memory, tx);
+        }
+    }
+
+    /// Ends the session for copies, before the worker ends.
+    pub fn end_fills(&mut self, now: Time, tx: &mut dyn Transmit) {
+        if let Some(mut filler) = self.filler.take() {
+            filler.close(now, &mut self.memory, tx);
+        }
+    }
+
+    /// Returns the next handshake job of a session for copies, and the number to be passed back with its result.
+    #[inline]
+    pub fn poll_fill_handshake(&mut self) -> Option<(u64, HandshakeJob)> {
+        self.filler.as_mut().and_then(Filler::poll_handshake)
+    }
+
+    /// Passes the result of a handshake job back to the session for copies with this number.
+    pub fn fill_handshake_done(&mut self, number: u64, done: HandshakeDone, now: Time) {
+        if let Some(filler) = &mut self.filler {
+            filler.handshake_done(number, done, now);
+        }
     }
 
     /// Sends answers that waited for the end of the batch or for room, and does what is due. Call after each batch, at
@@ -210,6 +298,9 @@ impl<T: Trace> Service<T> {
     #[inline]
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit) {
         self.responder.poll(now, &mut self.memory, tx);
+        if let Some(filler) = &mut self.filler {
+            filler.advance(now, &mut self.memory, tx);
+        }
     }
 
     /// Whether requests are waiting only because there is no room for their answers.
@@ -269,11 +360,15 @@ impl<T: Trace> Service<T> {
 impl<T: Trace> StateMachine for Service<T> {
     #[inline]
     fn deadline(&self) -> Deadline {
-        self.responder.deadline()
+        let mut deadline = self.responder.deadline();
+        if let Some(filler) = &self.filler {
+            deadline.keep_earlier(filler.deadline());
+        }
+        deadline
     }
 
     fn undrained(&self) -> Option<&'static str> {
-        self.responder.undrained()
+        self.responder.undrained().or_else(|| self.filler.as_ref()?.undrained())
     }
 }
 
@@ -306,6 +401,15 @@ impl<T: Trace> NodeMemory<T> {
         }
         self.trace.access();
         Ok(mp)
+    }
+}
+
+impl<T: Trace> FillMemory for NodeMemory<T> {
+    #[inline]
+    fn fill(&mut self, cn: u64, addr: u64, data: &[u8]) -> Result<(), FaultStatus> {
+        let mp = self.translate(cn, addr, data.len(), true)?;
+        self.table.pool().write_lines(mp, data);
+        Ok(())
     }
 }
 
