@@ -36,6 +36,7 @@ use cxloe_mn::keeper::Kept;
 use cxloe_mn::metrics;
 use cxloe_mn::pool::{ByteSize, Former, Host, Pool, PoolError, check_former};
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
+use cxloe_mn_core::fill::FillBoard;
 use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::PageTable;
 use cxloe_node::exit_of_link;
@@ -135,6 +136,8 @@ fn run(config: &Config) -> Result<(), Failure> {
     if let Some(key) = &node_key {
         info!(key = %key.public(), "sessions with compute nodes that have keys are sealed");
     }
+    // Without a manager, nobody orders copies.
+    let fills: Option<Arc<FillBoard>> = matches!(config.source, MapSource::Manager(_)).then(Arc::default);
     let mut workers = Vec::new();
     let mut macs: Vec<Mac> = Vec::new();
     let mut mtu = 0;
@@ -170,6 +173,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             wait: config.node.wait,
             echo: config.echo.clone(),
             keyed: node_key.is_some(),
+            fills: fills.clone(),
         };
         workers.push(WorkerHandle::start(link, service, pfc, options, ending.worker())?);
     }
@@ -192,6 +196,7 @@ fn run(config: &Config) -> Result<(), Failure> {
                 peers: udp.peers,
                 key: node_key.as_ref().map(|key| key.public()),
                 keys: Some(ring),
+                fills: fills.unwrap_or_default(),
                 ..ManagerLinkOptions::new(url, config.node.name.as_str(), macs, mtu as u32)
             };
             let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter).collect();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use cxloe_daemon::pin;
 use cxloe_link::Clock;
-use cxloe_link::keys::Handshaker;
+use cxloe_link::keys::{Handshaker, epoch_ns};
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkCounters, LinkError, echo};
@@ -24,6 +24,7 @@ use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
 use cxloe_mn_core::congestion::CongestionSignals;
+use cxloe_mn_core::fill::{FillBoard, FillerSettings};
 use cxloe_mn_core::service::Service;
 
 /// Maximum number of frames taken from the ring before the answers are sent.
@@ -112,8 +113,10 @@ pub struct WorkerOptions {
     pub cpu: Option<usize>,
     pub wait: WaitStyle,
     pub echo: EchoFor,
-    /// Set if the node has a key, for sessions with compute nodes that have one.
+    /// Set if the node has a key, for sessions with nodes that have one.
     pub keyed: bool,
+    /// Orders to copy from other memory nodes; `None`: the worker copies nothing.
+    pub fills: Option<Arc<FillBoard>>,
 }
 
 impl WorkerHandle {
@@ -121,7 +124,7 @@ impl WorkerHandle {
     /// whatever reason.
     pub fn start(
         link: Box<dyn Link>,
-        service: Service,
+        mut service: Service,
         pfc: Option<PfcSocket>,
         options: WorkerOptions,
         on_end: impl FnOnce() + Send + 'static,
@@ -129,6 +132,12 @@ impl WorkerHandle {
         let shared = Arc::new(SharedReport::default());
         let own = link.info().mac;
         let handshaker = options.keyed.then(Handshaker::start).transpose()?;
+        let clock = Clock::new();
+        if let Some(board) = &options.fills {
+            let (worker, instance) = (options.index, rand::random());
+            let settings = FillerSettings { worker, instance, epoch_ns: epoch_ns(&clock) };
+            service.set_fills(Arc::clone(board), settings);
+        }
         let mut worker = Worker {
             handshaker,
             link,
@@ -136,7 +145,7 @@ impl WorkerHandle {
             pfc,
             options: options.clone(),
             shared: Arc::clone(&shared),
-            clock: Clock::new(),
+            clock,
             echo: options.echo.is_any(),
             own,
             waiter: Waiter::new(options.wait),
@@ -213,8 +222,9 @@ struct Worker {
     shared: Arc<SharedReport>,
     clock: Clock,
     waiter: Waiter,
-    /// Thread that computes the Diffie-Hellman steps of handshakes; `None` without a key.
-    handshaker: Option<Handshaker<()>>,
+    /// Thread that computes the Diffie-Hellman steps of handshakes, for the responder (`None`), or for a session for
+    /// copies (its number); `None` without a key.
+    handshaker: Option<Handshaker<Option<u64>>>,
     housekeeping_at: Time,
     /// Set during a flood of Hellos, when the kernel drops some of them.
     flooded: bool,
@@ -259,6 +269,7 @@ impl Worker {
                 self.housekeeping(now);
             }
             if self.shared.stop.load(Ordering::Acquire) {
+                self.service.end_fills(now, self.link.transmit());
                 return self.drain();
             }
             self.link.flush()?;
@@ -293,6 +304,7 @@ impl Worker {
         let own = self.own;
         service.begin_batch();
         service.follow_keys(self.link.transmit());
+        service.follow_fills(now, self.link.transmit());
         // Prefetching is useful for a single frame too: its line is fetched while the frame is checked.
         self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
         // If only one frame waits, its answer is sent before any other work.
@@ -318,19 +330,27 @@ impl Worker {
         Ok(received)
     }
 
-    /// Passes handshake jobs to the Diffie-Hellman thread, and their results to the responder.
+    /// Passes handshake jobs to the Diffie-Hellman thread, and their results to the responder or the session for copies.
     #[inline]
     fn poll_handshakes(&mut self, now: Time) -> Result<(), LinkError> {
         if let Some(sieve) = self.service.responder().hello_sieve() {
             self.sift(sieve.as_ref());
         }
         let Some(handshaker) = &mut self.handshaker else { return Ok(()) };
-        while let Some(job) = self.service.responder().poll_handshake() {
-            handshaker.compute((), job);
-        }
         let mut any = false;
-        while let Some(((), done)) = handshaker.finished() {
-            self.service.handshake_done(done, now, self.link.transmit());
+        loop {
+            while let Some(job) = self.service.responder().poll_handshake() {
+                handshaker.compute(None, job);
+            }
+            while let Some((number, job)) = self.service.poll_fill_handshake() {
+                handshaker.compute(Some(number), job);
+            }
+            // A result may lead to another computation.
+            match handshaker.finished() {
+                Some((None, done)) => self.service.handshake_done(done, now, self.link.transmit()),
+                Some((Some(number), done)) => self.service.fill_handshake_done(number, done, now),
+                None => break,
+            }
             any = true;
         }
         if any { self.link.flush() } else { Ok(()) }
@@ -379,11 +399,11 @@ impl Worker {
 
     /// Updates the state that depends on the link after it was reopened.
     #[cold]
-    fn follow_link(&mut self) {
+    fn follow_link(&mut self, now: Time) {
         self.reopened = self.link.reopened();
         let info = self.link.info();
         self.own = info.mac;
-        self.service.responder().set_max_frame(info.max_frame);
+        self.service.set_max_frame(info.max_frame, now);
         // The new socket has no filter yet.
         self.service.responder().forget_sieve();
         if let Some(Err(error)) = self.pfc.as_mut().map(|pfc| pfc.reopen(&info.interface)) {
@@ -396,7 +416,7 @@ impl Worker {
         self.housekeeping_at = now + HOUSEKEEPING;
         let index = self.options.index;
         if self.link.reopened() != self.reopened {
-            self.follow_link();
+            self.follow_link(now);
         }
         if self.service.responder().dismiss_outgrown(self.link.transmit()) > 0 {
             // Frames that cannot be sent now are sent in the next round.

@@ -150,8 +150,8 @@ impl Testbed {
         let (link, config) = self.memory_node(backend, wait)?;
         let service = Service::new(config, Arc::clone(self.table()), TLB_ENTRIES_DEFAULT);
         let echo = EchoFor { sessions: true, named: Vec::new() };
-        let options =
-            WorkerOptions { index: 0, cpu: self.cores.map(|(_, theirs)| theirs), wait, echo, keyed: false };
+        let cpu = self.cores.map(|(_, theirs)| theirs);
+        let options = WorkerOptions { index: 0, cpu, wait, echo, keyed: false, fills: None };
         let worker = WorkerHandle::start(link, service, None, options, || {})
             .map_err(PaperError::io("starting the memory node's thread"))?;
         Ok(RunningMemoryNode(Some(worker)))

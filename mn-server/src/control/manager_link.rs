@@ -10,10 +10,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use cxloe_daemon::{
     Backoff, Connection, Contact, NodeIdentity, RegistrationEnd, StateError, StateFile, Stopped,
 };
-use cxloe_fabric::api::RegisterMemoryNode;
+use cxloe_fabric::api::{MemoryNodeSync, RegisterMemoryNode};
 use cxloe_fabric::model::{DeviceKind, Name, NameError, Share, UdpPeer, Watermark};
 use cxloe_link::LinkHealth;
 use cxloe_link::outer::{Peer, Peers};
+use cxloe_mn_core::fill::FillBoard;
 use cxloe_mn_core::follow::{AnswerUpdate, Follow, FollowStep, ManagerAnswer, ManagerRequest};
 use cxloe_mn_core::job::{Job, JobError};
 use cxloe_mn_core::mappings::Mappings;
@@ -27,8 +28,8 @@ use super::key_ring::KeyRing;
 use super::last_answer::{KEEP_EVERY_MS, LastAnswer};
 use super::{background, waiting};
 
-/// Interval of progress reports to the manager during a long change. If half the heartbeat interval is shorter, that is
-/// used instead.
+/// Interval of progress reports to the manager during a long change, and while regions are copied from other memory
+/// nodes. If half the heartbeat interval is shorter, that is used instead.
 const PROGRESS_EVERY: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Debug)]
@@ -52,6 +53,8 @@ pub struct ManagerLinkOptions {
     pub key: Option<PublicKey>,
     /// Store that receives the keys of compute nodes.
     pub keys: Option<KeyRing>,
+    /// Board that receives the orders to copy from other memory nodes, and has the progress with them.
+    pub fills: Arc<FillBoard>,
     /// State file of the highest watermark seen; `None`: not stored.
     pub state: Option<StateFile<Watermark>>,
     /// State file of the time since a manager's last answer; `None`: counted from the start of the process.
@@ -76,6 +79,7 @@ impl ManagerLinkOptions {
             mtu,
             key: None,
             keys: None,
+            fills: Arc::default(),
             state: None,
             heard: None,
             shares: None,
@@ -244,11 +248,26 @@ impl Shell {
             }
             ManagerRequest::Sync(mut sync) => {
                 self.registered(contact);
-                sync.stats = (self.stats)();
+                // Asked before the progress is read: an order that is completed in between is then reported soon.
+                if self.options.fills.is_busy() {
+                    let soon = self.progress_every().as_millis();
+                    sync.wait_ms = sync.wait_ms.min(u64::try_from(soon).unwrap_or(u64::MAX));
+                }
+                self.add_reports(&mut sync);
                 let synced = contact.ask(client.sync_memory_node(self.name(), &sync)).await?;
                 Ok(ManagerAnswer::Synced(Box::new(synced)))
             }
         }
+    }
+
+    fn progress_every(&self) -> Duration {
+        PROGRESS_EVERY.min(Duration::from_millis(self.follow.heartbeat_ms()) / 2)
+    }
+
+    /// Adds to a sync what this module has and [`Follow`] has not.
+    fn add_reports(&mut self, sync: &mut MemoryNodeSync) {
+        sync.stats = (self.stats)();
+        sync.fills = self.options.fills.progress();
     }
 
     /// Marks the registration as complete when all mappings listed by the manager are served. Logs that the first time.
@@ -275,6 +294,9 @@ impl Shell {
             file.store(&news.seen)?;
         }
         self.kept = news.seen;
+        if let Some(orders) = &news.fills {
+            self.options.fills.set_orders(orders);
+        }
         let peer =
             |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
         self.options.peers.set_from_manager(news.udp_peers.iter().map(peer).flat_map(Peer::shards));
@@ -321,12 +343,12 @@ impl Shell {
         };
         thread::Builder::new().name("zeroing".into()).spawn(work).map_err(RegistrationEnd::node)?;
         let (job, outcome) = loop {
-            match timeout(PROGRESS_EVERY.min(heartbeat / 2), &mut ending).await {
+            match timeout(self.progress_every(), &mut ending).await {
                 Ok(done) => break done.map_err(RegistrationEnd::node)?,
                 Err(_) => {
                     let done = done.load(Ordering::Relaxed);
                     let mut sync = self.follow.progress(&self.mappings, command, done);
-                    sync.stats = (self.stats)();
+                    self.add_reports(&mut sync);
                     // The answer is not used: the manager sends the same commands again in its answer to the first sync
                     // after the job.
                     let alive = timeout(heartbeat, client.sync_memory_node(self.name(), &sync)).await;
