@@ -29,8 +29,8 @@ use core::net::SocketAddr;
 use cxloe_fabric::api::{Held, ReleasedRegion};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{
-    HdmDecoder, Leg, LegState, LogicalDevice, Mac, Name, PublicKey, Region, RegionState, UnbindOption,
-    Watermark,
+    FormerLeg, HdmDecoder, Leg, LegState, LogicalDevice, Mac, Name, PublicKey, Region, RegionState,
+    UnbindOption, Watermark,
 };
 use serde::{Deserialize, Serialize};
 
@@ -194,11 +194,25 @@ fn ways(region: &Region, backing: &Backing) -> Vec<Routing> {
     region.decoders.iter().enumerate().filter(|(_, d)| d.committed).map(of_decoder).collect()
 }
 
+/// Whether a leg (copy on a memory node) has taken the place of one listed in `before`, with the same content.
+fn succeeds(leg: &Leg, before: &Region) -> bool {
+    let former = leg.succeeds.filter(|_| leg.is_in_sync());
+    let Some(FormerLeg { cmem_base, incarnation }) = former else { return false };
+    let is_it = |known: &Leg| {
+        let same = (known.decoder, known.position) == (leg.decoder, leg.position);
+        let place = (known.cmem_base, known.incarnation) == (cmem_base, Some(incarnation));
+        same && place && known.state == LegState::Mapped
+    };
+    before.legs.iter().any(is_it)
+}
+
 /// Whether the legs (copies on memory nodes) can be updated without interrupting operations: one of the descriptions is
-/// mirrored, and each committed position has a leg that is in sync now and was listed in `before`.
+/// mirrored, or a leg has taken the place of another one; and each committed position has a leg that is in sync now and
+/// was listed in `before`, or has taken the place of such a leg.
 fn keeps_legs(before: &Region, now: &Region) -> bool {
     let is_mirrored =
         |region: &Region| region.legs.iter().any(|leg| leg.copy > 0 || leg.state == LegState::Stale);
+    let is_successor = |leg: &Leg| succeeds(leg, before);
     let same_shape =
         before.decoders.iter().zip(&now.decoders).all(|(a, b)| {
             (a.offset, a.size, a.ways, a.granularity) == (b.offset, b.size, b.ways, b.granularity)
@@ -215,10 +229,10 @@ fn keeps_legs(before: &Region, now: &Region) -> bool {
     };
     let keeps = |decoder: u32, position: u32| {
         let mut legs = now.legs_of(decoder).filter(|leg| leg.position == position && leg.is_in_sync());
-        legs.any(is_known)
+        legs.any(|leg| is_known(leg) || is_successor(leg))
     };
     let committed = before.decoders.iter().enumerate().filter(|(_, decoder)| decoder.committed);
-    (is_mirrored(before) || is_mirrored(now))
+    (is_mirrored(before) || is_mirrored(now) || now.legs.iter().any(is_successor))
         && same_shape
         && before.decoders.len() <= now.decoders.len()
         && committed.clone().count() > 0

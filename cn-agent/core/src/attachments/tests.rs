@@ -32,6 +32,7 @@ fn add_decoder(region: &mut Region, size: u64, ways: u32, committed: bool) {
             moves_to: None,
             former: None,
             lent: None,
+            succeeds: None,
         });
     }
     if committed {
@@ -202,6 +203,38 @@ fn a_move_keeps_content_a_loss_does_not() {
     let changes = table.follow(&[fresh], false);
     assert!(matches!(&changes[..], [AttachmentChange::Drop(_), AttachmentChange::Attach(_)]), "{changes:?}");
     assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST]);
+}
+
+#[test]
+fn what_waits_in_the_cache_goes_on_to_a_leg_that_has_taken_the_place_of_a_known_one() {
+    let here = spread("a", 8 * MIB, 2);
+    let mut copied = Region { epoch: 3, ..here.clone() };
+    copied.legs[1].macs = vec!["02:00:00:00:00:0a".parse().unwrap()];
+    (copied.legs[1].cmem_base, copied.legs[1].incarnation) = (64 * MIB, Some(9));
+    let former = FormerLeg { cmem_base: here.legs[1].cmem_base, incarnation: 7 };
+    copied.legs[1].succeeds = Some(former);
+    let changes = |now: &Region| {
+        let mut table = Attachments::default();
+        table.follow(std::slice::from_ref(&here), false);
+        table.follow(std::slice::from_ref(now), false)
+    };
+    assert!(matches!(&changes(&copied)[..], [AttachmentChange::Legs(new)] if new.region == copied));
+    // It is mirrored, and the former leg is listed again, at another address.
+    let mut mirrored = copied.clone();
+    mirrored.legs.push(Leg { copy: 1, cmem_base: 128 * MIB, ..here.legs[1].clone() });
+    assert!(matches!(&changes(&mirrored)[..], [AttachmentChange::Legs(_)]));
+
+    // The leg that it has taken the place of is not the one known here: the content may be other.
+    for other in [FormerLeg { incarnation: 6, ..former }, FormerLeg { cmem_base: 32 * MIB, ..former }] {
+        let mut unknown = copied.clone();
+        unknown.legs[1].succeeds = Some(other);
+        let changes = changes(&unknown);
+        assert!(!matches!(&changes[..], [AttachmentChange::Legs(_)]), "{changes:?}");
+    }
+    // A change that concerns no leg does not interrupt operations either.
+    let mut table = Attachments::default();
+    table.follow(std::slice::from_ref(&copied), false);
+    assert_eq!(table.follow(&[Region { epoch: 4, ..copied }], false), []);
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl Core {
         self.stranded.get(&(peer, cmem)).map(|s| s.data)
     }
 
-    /// Moves the stranded lines of a mirror's leg (one of its two copies) to the leg that replaces it: `place` returns the
+    /// Moves the stranded lines of a leg (a copy on a memory node) to the leg that replaces it: `place` returns the
     /// session and the CMem address there of an offset in the leg.
     #[cold]
     pub fn move_stranded(

@@ -186,6 +186,7 @@ impl Manager {
         region.sealed |= seals;
         for (leg, base) in region.legs.iter_mut().zip(bases) {
             let former = FormerOwner { cn: from, cmem_base: std::mem::replace(&mut leg.cmem_base, base) };
+            leg.succeeds = None;
             // No memory node maps a lost leg (part of the region), so there is no mapping to replace.
             if leg.state != LegState::Lost {
                 leg.former = Some(former);

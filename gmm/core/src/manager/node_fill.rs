@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cxloe_fabric::api::{CopyProgress, Owner};
 use cxloe_fabric::model::{
-    CMEM_LIMIT, CnId, EventKind, FillCmem, FillProgress, FillSource, FormerOwner, Health, Leg, LegState,
-    Loan, MemoryNode, Name, Region, RegionState,
+    CMEM_LIMIT, CnId, EventKind, FillCmem, FillProgress, FillSource, FormerLeg, FormerOwner, Health, Leg,
+    LegState, Loan, MemoryNode, Name, Region, RegionState,
 };
 
 use super::cmem::CmemSpan;
@@ -76,6 +76,11 @@ fn counterpart<'a>(region: &'a Region, leg: &Leg, loan: &Loan) -> Option<&'a Leg
 fn source_of<'a>(region: &'a Region, leg: &Leg, loan: &Loan) -> Option<&'a Leg> {
     counterpart(region, leg, loan)
         .filter(|source| source.is_in_sync() && source.former.is_none() && source.loan().is_some())
+}
+
+/// Returns a leg as its owner's agent knows it.
+fn as_former(leg: &Leg) -> Option<FormerLeg> {
+    Some(FormerLeg { cmem_base: leg.cmem_base, incarnation: leg.incarnation? })
 }
 
 impl Manager {
@@ -219,6 +224,7 @@ impl Manager {
             let span = CmemSpan { bytes, align: region.legs[at].extent_bytes };
             let Ok(bases) = self.take_cmem(&mut owner, &[span]) else { return false };
             let Some(base) = bases.first() else { return false };
+            region.legs[at].succeeds = as_former(&region.legs[at]);
             region.legs[at].cmem_base = *base;
             self.put(Change::ComputeNode(owner));
         }
@@ -271,11 +277,10 @@ impl Manager {
             borrower.into_iter().for_each(|node| self.put(Change::MemoryNode(node)));
             return;
         }
-        let copied = leg.state == LegState::Stale && source_of(&region, &leg, &loan).is_some();
-        if !copied || !self.is_at_rest(&region) {
-            return;
-        }
-        region.legs[at].state = LegState::Mapped;
+        let source = source_of(&region, &leg, &loan).filter(|_| leg.state == LegState::Stale);
+        let Some(source) = source.filter(|_| self.is_at_rest(&region)) else { return };
+        let succeeds = as_former(source);
+        (region.legs[at].state, region.legs[at].succeeds) = (LegState::Mapped, succeeds);
         self.settle(region, None);
         self.leg_event(name, |owner, epoch| EventKind::LegFilled {
             region: name.clone(),

@@ -188,6 +188,7 @@ impl Manager {
                     moves_to: None,
                     former: None,
                     lent: None,
+                    succeeds: None,
                 });
             }
         }
@@ -291,7 +292,7 @@ impl Manager {
         for (at, position) in again {
             // Other copies have older content, so they are unmapped too; a repair makes new ones.
             position.iter().for_each(|at| region.legs[*at].state = LegState::Unmapping);
-            region.legs[at].state = LegState::Mapping;
+            (region.legs[at].state, region.legs[at].succeeds) = (LegState::Mapping, None);
             commands.push(region.legs[at].clone());
         }
         self.settle(region.clone(), Some("reset: its content is discarded".to_owned()));

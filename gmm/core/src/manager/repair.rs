@@ -289,6 +289,7 @@ impl Manager {
                 moves_to: None,
                 former: None,
                 lent,
+                succeeds: None,
                 ..kept
             };
             added.push((leg.clone(), replaces));

@@ -43,7 +43,7 @@ pub use operation::{Operation, OperationKind, OperationOutcome};
 pub use protection::{Protection, ProtectionError};
 pub use qos::Qos;
 pub use region::{
-    CMEM_LIMIT, FormerOwner, HdmDecoder, Leg, LegState, Loan, Origin, Reader, ReaderLeg, Region, RegionState,
-    Release, ShareState, Unmapped,
+    CMEM_LIMIT, FormerLeg, FormerOwner, HdmDecoder, Leg, LegState, Loan, Origin, Reader, ReaderLeg, Region,
+    RegionState, Release, ShareState, Unmapped,
 };
 pub use size::{ByteSize, SizeError, human_bytes};

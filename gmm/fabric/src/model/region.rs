@@ -310,6 +310,20 @@ pub struct Leg {
     /// node uses: the leg's own, which fills it, or that of the leg which is filled from this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lent: Option<Loan>,
+    /// Leg whose content this one had when it took its place, while no compute node used the region. An agent that
+    /// knows that leg can go on with what it has in its cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub succeeds: Option<FormerLeg>,
+}
+
+/// Leg that another one has taken the place of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FormerLeg {
+    /// First CMem byte address that the leg had at the region's owner.
+    pub cmem_base: u64,
+    /// Incarnation of the pool that contained its data.
+    pub incarnation: u64,
 }
 
 /// Place at which a leg is mapped for a memory node that copies it.

@@ -52,6 +52,20 @@ impl Engine {
     pub fn set_legs(&mut self, hpa: u64, position: u8, legs: &[LegTarget], epoch: u64, now: Time) {
         let Some(target) = self.routes.target_at(hpa, position) else { return };
         let bytes = self.routes.bytes_of_targets(hpa);
+        let is_target = |leg: &LegTarget| (leg.peer, leg.cmem) == (target.peer, target.cmem);
+        if target.mirror.is_none() && !legs.iter().any(is_target) {
+            // Another leg has taken the place of the only one, with its content: lines that wait for the former leg's
+            // memory node are sent to the new one.
+            if let Some(leg) = legs.iter().find(|leg| leg.in_sync) {
+                let (former, queues) = (self.siblings(target.peer), self.queues());
+                let (peer, cmem) = (leg.peer, leg.cmem);
+                let place = |offset: u64| {
+                    let at = cmem + offset;
+                    (session_of(peer, at, queues), at)
+                };
+                self.core.move_stranded(former, target.cmem, bytes, place);
+            }
+        }
         let number = match (target.mirror, legs) {
             (Some(number), _) => number,
             (None, [only]) => {

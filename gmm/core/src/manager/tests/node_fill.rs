@@ -3,7 +3,7 @@
 
 use super::*;
 use cxloe_fabric::api::{CloneRegion, CopyProgress, LegsFilled, ProtectRegion};
-use cxloe_fabric::model::{FillCmem, FillProgress, Leg, LegState, Protection};
+use cxloe_fabric::model::{FillCmem, FillProgress, FormerLeg, Leg, LegState, Protection};
 use proptest::prelude::*;
 
 use LegState::{Lost, Mapped, Stale, Unmapping};
@@ -133,6 +133,8 @@ fn a_region_that_nobody_uses_is_copied_by_the_memory_node_it_moves_to() {
     assert!(region.legs.len() == 1 && fabric.serves(&region.legs[0], cn(1)));
     assert!(fabric.nodes[from].mapped.is_empty() && fabric.orders(to).is_empty());
     assert!(region.epoch > 0, "other legs are in sync");
+    let former = FormerLeg { cmem_base: legs[0].cmem_base, incarnation: legs[0].incarnation.unwrap() };
+    assert_eq!(region.legs[0].succeeds, Some(former), "as the agent knows it");
     assert_eq!((region.state, fabric.free()), (RegionState::Active, 6));
     fabric.start_agent();
     assert!(fabric.agents[&cn(1)].attached.contains_key(&name("r")), "at once, at its new place");
