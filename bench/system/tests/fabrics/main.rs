@@ -1,5 +1,5 @@
-//! Whole fabrics around a manager: interleaved regions, binding, stores; metrics and logs, the manager's web view, and
-//! a compute node of an independent implementation.
+//! Whole fabrics around a manager: interleaved regions, binding, stores; regions that nobody uses; metrics and logs, the
+//! manager's web view, and a compute node of an independent implementation.
 
 mod access;
 mod chaos;
@@ -7,6 +7,7 @@ mod fabric;
 mod mirror;
 mod observe;
 mod protocol;
+mod unattached;
 mod web;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
             Subject::new("mirror", mirror::tests),
             Subject::new("observe", observe::tests),
             Subject::new("protocol", protocol::tests),
+            Subject::new("unattached", unattached::tests),
             Subject::new("web", web::tests),
         ],
         &[("top_panics", observe::top::play)],
