@@ -206,6 +206,7 @@ impl Manager {
         };
         self.put(Change::MemoryNode(node.clone()));
         self.progress.remove(&name);
+        self.fills.note_progress(&name, &[]);
         if known.as_ref().is_none_or(|known| known.instance_id != instance_id) {
             self.superseded.succeed(&name, known.as_ref().map(|known| known.instance_id), self.now_ms);
         }
