@@ -305,6 +305,7 @@ impl Worker {
         service.begin_batch();
         service.follow_keys(self.link.transmit());
         service.follow_fills(now, self.link.transmit());
+        let copies = service.has_fills();
         // Prefetching is useful for a single frame too: its line is fetched while the frame is checked.
         self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
         // If only one frame waits, its answer is sent before any other work.
@@ -315,7 +316,7 @@ impl Worker {
             }
             if echo && echo::is_echo(frame) && whom.includes(frame, service) {
                 replies_left -= echo::answer(frame, own, replies_left, tx);
-            } else {
+            } else if !copies || !service.handle_fill(frame, now, tx) {
                 service.handle(frame, now, tx);
             }
         })?;

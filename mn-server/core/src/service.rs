@@ -7,7 +7,10 @@
 //! ```text
 //!   loop {
 //!       service.begin_batch(); service.follow_keys(tx); service.follow_fills(now, tx);
-//!       for frame in received { service.handle(frame, now, tx); }
+//!       let copies = service.has_fills();
+//!       for frame in received {
+//!           if !(copies && service.handle_fill(frame, now, tx)) { service.handle(frame, now, tx); }
+//!       }
 //!       if any frames came, or service.deadline().is_due(now) { service.poll(now, tx); }
 //!       while let Some(job) = service.responder().poll_handshake() { ... }    // its result: handshake_done
 //!       while let Some(job) = service.poll_fill_handshake() { ... }           // its result: fill_handshake_done
@@ -59,6 +62,8 @@ pub struct Service<T: Trace = Untraced> {
 
 /// Translation and pool, on which the responder executes requests.
 struct NodeMemory<T> {
+    /// Address of this node, as a CN id.
+    own: u64,
     table: Arc<PageTable>,
     keys: Arc<AdmittedKeys>,
     tlb: Tlb,
@@ -84,9 +89,9 @@ impl<T: Trace> Service<T> {
         let (passage, shards) = (table.generation().worker(), table.instances().worker());
         Service {
             responder: Responder::new(config.clone()),
-            config,
             filler: None,
             memory: NodeMemory {
+                own: config.own.to_u64(),
                 tlb: Tlb::new(tlb_entries),
                 copies: table.copies().current(),
                 table,
@@ -97,6 +102,7 @@ impl<T: Trace> Service<T> {
             shards,
             keys_changes: 0,
             congestion: CongestionWatch::new(CongestionConfig::default()),
+            config,
         }
     }
 
@@ -225,23 +231,15 @@ impl<T: Trace> Service<T> {
     /// Handles a received frame. Answers are sent at once, or by [`poll`](Self::poll).
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) {
-        const FIRST_OTHER: u8 = Command::Hello as u8;
-        let is_request = frame.get(field::COMMAND).is_some_and(|code| *code < FIRST_OTHER);
-        if is_request || !self.fill(frame, now, tx) {
-            self.responder.handle(frame, now, &mut self.memory, tx);
-        }
+        self.responder.handle(frame, now, &mut self.memory, tx);
     }
 
-    /// Passes a frame of the memory node that this worker copies from to the copier. Returns whether the responder is not
-    /// to get the frame.
-    fn fill(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) -> bool {
+    /// Handles a frame that may come from a memory node that this worker copies from; call it while the worker [has
+    /// orders to copy](Self::has_fills). Returns whether the frame is not one for [`handle`](Self::handle).
+    pub fn handle_fill(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) -> bool {
         let Some(filler) = &mut self.filler else { return false };
         let command = frame.get(field::COMMAND).and_then(|code| Command::from_u8(*code));
         let (Some(from), Some(command)) = (source(frame), command) else { return false };
-        if from == self.config.own {
-            // What is mapped for this node's own address is accessed by the copier alone.
-            return true;
-        }
         if filler.peer() != Some(from) {
             if command == Command::HelloAck {
                 filler.stray_answer(from);
@@ -250,6 +248,7 @@ impl<T: Trace> Service<T> {
         }
         match command {
             Command::Hello | Command::Start | Command::Echo | Command::EchoReply => false,
+            command if command.is_request() => false,
             // Both nodes may copy from each other. The trailer tells which of the two sessions the frame belongs to,
             // but a frame that is opened with the wrong keys is garbled.
             Command::Ping | Command::Pong | Command::Bye | Command::ByeAck
@@ -263,6 +262,12 @@ impl<T: Trace> Service<T> {
                 true
             }
         }
+    }
+
+    /// Whether there are orders to copy, so that frames are to be passed to [`handle_fill`](Self::handle_fill) first.
+    #[inline]
+    pub fn has_fills(&self) -> bool {
+        self.filler.as_ref().is_some_and(Filler::has_orders)
     }
 
     /// If the manager's orders to copy have changed, begins or ends a copy. Call before each batch.
@@ -448,10 +453,11 @@ impl<T: Trace> Memory for NodeMemory<T> {
         Ok(())
     }
 
-    fn admits(&mut self, _cn: u64) -> bool {
+    fn admits(&mut self, cn: u64) -> bool {
         // A CN without memory here may have a session, as far as the responder has room for such CNs. By the session, a
         // CN whose memory was lost with the pool detects the new incarnation. Its requests are answered with Denied.
-        true
+        // Memory that is mapped for this node's own address is being filled, by this process alone.
+        cn != self.own
     }
 
     fn has_memory(&mut self, cn: u64) -> bool {

@@ -64,6 +64,10 @@ impl FillBoard {
         self.changed();
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.orders().present.is_empty()
+    }
+
     /// Whether an order is not complete.
     pub fn is_busy(&self) -> bool {
         let orders = self.orders();

@@ -63,6 +63,8 @@ pub(crate) struct Filler {
     board: Arc<FillBoard>,
     /// Value of [`FillBoard::changes`] at the last look at the orders; `None` before the first.
     followed: Option<u64>,
+    /// Set if there was any order at the last look.
+    has_orders: bool,
     /// Number of requesters made.
     requesters: u64,
     active: Option<Active>,
@@ -240,13 +242,20 @@ impl Active {
 
 impl Filler {
     pub fn new(config: ResponderConfig, settings: FillerSettings, board: Arc<FillBoard>) -> Self {
-        Filler { config, settings, board, followed: None, requesters: 0, active: None }
+        let (followed, has_orders, requesters, active) = (None, false, 0, None);
+        Filler { config, settings, board, followed, has_orders, requesters, active }
     }
 
     /// Memory node that this worker copies from.
     #[inline]
     pub fn peer(&self) -> Option<Mac> {
         self.active.as_ref().map(|active| active.fill.order.source.mac)
+    }
+
+    /// Whether there are orders, of any worker.
+    #[inline]
+    pub fn has_orders(&self) -> bool {
+        self.has_orders
     }
 
     /// Handles a frame of the [peer](Self::peer). Lines are written in this call.
@@ -293,6 +302,7 @@ impl Filler {
 
     #[cold]
     fn follow_changes(&mut self, now: Time, memory: &mut dyn FillMemory, tx: &mut dyn Transmit) {
+        self.has_orders = !self.board.is_empty();
         let keeps = |active: &Active| self.board.keeps(self.settings.worker, &active.fill.order);
         if !self.active.as_ref().is_some_and(keeps) {
             self.take_next(now, memory, tx);

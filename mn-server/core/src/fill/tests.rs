@@ -3,14 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_fabric::model::{FillCmem, FillSource, Mapping, Name};
+use cxloe_fabric::model::{FillCmem, FillSource, Mapping, Name, Watermark};
 use cxloe_wire::Transmit;
-use cxloe_wire::frame::{FaultStatus, FrameView, LINE_SIZE, Mac, Message, PfcVector};
+use cxloe_wire::frame::{
+    ETHERTYPE_DEFAULT, FaultStatus, FrameView, HelloStatus, LINE_SIZE, Mac, Message, PfcVector,
+};
 use cxloe_wire::machine::{self, StateMachine};
-use cxloe_wire::session::{Memory, Responder, ResponderConfig};
+use cxloe_wire::session::{
+    Completions, Identity, Memory, OpError, Requester, RequesterConfig, Responder, ResponderConfig, Timing,
+};
 use cxloe_wire::time::Time;
 
 use super::{FillBoard, FillMemory, Filler, FillerSettings};
+use crate::mappings::Mappings;
+use crate::pool::Pool;
+use crate::service::Service;
 
 const OWN: Mac = Mac([2, 0, 0, 0, 2, 1]);
 const SOURCE: Mac = Mac([2, 0, 0, 0, 2, 0]);
@@ -270,4 +277,44 @@ fn a_copy_rests_while_the_queue_of_the_other_node_is_long() {
     assert_eq!(asked(&pair.advance()), 0);
     pair.now = pair.now + Duration::from_millis(2);
     assert!(asked(&pair.advance()) > 0);
+}
+
+/// Caller that has made no requests.
+struct Nobody;
+
+impl Completions for Nobody {
+    fn read(&mut self, _token: u64, _data: &[u8]) {}
+    fn written(&mut self, _token: u64) {}
+    fn failed(&mut self, _token: u64, _error: OpError, _data: &[u8]) {}
+}
+
+/// What is mapped for a memory node's own address is being filled by its workers, without a lock.
+#[test]
+fn nobody_gets_a_session_under_the_address_of_the_memory_node() {
+    let pool = Arc::new(Pool::on_heap(4 << 16, 1 << 16, INCARNATION).unwrap());
+    let (mappings, _) = Mappings::open(pool, Watermark::default());
+    let config = ResponderConfig::new(OWN, 1514, INCARNATION, 3);
+    let mut service = Service::new(config, Arc::clone(mappings.table()), 64);
+    let mut status_for = |from: Mac| {
+        let mut requester = Requester::new(RequesterConfig {
+            identity: Identity { own: from, peer: OWN, ethertype: ETHERTYPE_DEFAULT },
+            max_frame: 1514,
+            streams: 1,
+            instance: 5,
+            key: None,
+            keys: None,
+            timing: Timing::default(),
+            seed: 4u64.into(),
+        });
+        let (mut calls, mut answers) = (Frames::default(), Frames::default());
+        requester.connect(Time(1));
+        requester.poll(Time(1), &mut calls, &mut Nobody);
+        calls.sent.iter_mut().for_each(|frame| service.handle(frame, Time(1), &mut answers));
+        match FrameView::new_checked(&answers.sent[0][..]).unwrap().message() {
+            Ok(Message::HelloAck(ack)) => ack.status,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(status_for(OWN), HelloStatus::NotAllowed);
+    assert_eq!(status_for(SOURCE), HelloStatus::Ok);
 }
