@@ -98,6 +98,7 @@ async function region(name, overview) {
       ["Size", `${bytes(found.size)} (${count(found.size)} bytes)`],
       ["Release", release],
       ["Zeroed", found.zeroed_percent === undefined ? null : `${found.zeroed_percent} %`],
+      ["Copied by memory nodes", found.copying ? `${bytes(found.copying.done)} of ${bytes(found.copying.bytes)}` : null],
       ["Beyond its end", words(found.unmapped)],
       ["Created", moment(found.created_ms)],
       ["HPA range", `chosen by its owner when it attaches the region: cn-agent list on ${owner} shows it. Offsets below count from there.`],

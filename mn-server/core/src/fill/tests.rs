@@ -288,7 +288,7 @@ impl Completions for Nobody {
     fn failed(&mut self, _token: u64, _error: OpError, _data: &[u8]) {}
 }
 
-/// What is mapped for a memory node's own address is being filled by its workers, without a lock.
+/// Memory that is mapped for a memory node's own address is being filled by its workers, without a lock.
 #[test]
 fn nobody_gets_a_session_under_the_address_of_the_memory_node() {
     let pool = Arc::new(Pool::on_heap(4 << 16, 1 << 16, INCARNATION).unwrap());
