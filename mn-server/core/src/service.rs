@@ -64,6 +64,8 @@ pub struct Service<T: Trace = Untraced> {
 struct NodeMemory<T> {
     /// Address of this node, as a CN id.
     own: u64,
+    /// Set while there are orders to copy.
+    is_filling: bool,
     table: Arc<PageTable>,
     keys: Arc<AdmittedKeys>,
     tlb: Tlb,
@@ -92,6 +94,7 @@ impl<T: Trace> Service<T> {
             filler: None,
             memory: NodeMemory {
                 own: config.own.to_u64(),
+                is_filling: false,
                 tlb: Tlb::new(tlb_entries),
                 copies: table.copies().current(),
                 table,
@@ -275,6 +278,7 @@ impl<T: Trace> Service<T> {
     pub fn follow_fills(&mut self, now: Time, tx: &mut dyn Transmit) {
         if let Some(filler) = &mut self.filler {
             filler.follow(now, &mut self.memory, tx);
+            self.memory.is_filling = filler.has_orders();
         }
     }
 
@@ -456,8 +460,8 @@ impl<T: Trace> Memory for NodeMemory<T> {
     fn admits(&mut self, cn: u64) -> bool {
         // A CN without memory here may have a session, as far as the responder has room for such CNs. By the session, a
         // CN whose memory was lost with the pool detects the new incarnation. Its requests are answered with Denied.
-        // Memory that is mapped for this node's own address is being filled, by this process alone.
-        cn != self.own
+        // Memory that is mapped for this node's own address is filled by this process alone.
+        cn != self.own || !self.is_filling
     }
 
     fn has_memory(&mut self, cn: u64) -> bool {

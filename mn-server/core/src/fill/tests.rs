@@ -295,7 +295,10 @@ fn nobody_gets_a_session_under_the_address_of_the_memory_node() {
     let (mappings, _) = Mappings::open(pool, Watermark::default());
     let config = ResponderConfig::new(OWN, 1514, INCARNATION, 3);
     let mut service = Service::new(config, Arc::clone(mappings.table()), 64);
-    let mut status_for = |from: Mac| {
+    let Pair { board, .. } = Pair::new(INCARNATION);
+    service.set_fills(Arc::clone(&board), FillerSettings { worker: 0, instance: 5, epoch_ns: 0 });
+    service.follow_fills(Time(1), &mut Frames::default());
+    let status_for = |from: Mac, service: &mut Service| {
         let mut requester = Requester::new(RequesterConfig {
             identity: Identity { own: from, peer: OWN, ethertype: ETHERTYPE_DEFAULT },
             max_frame: 1514,
@@ -315,6 +318,9 @@ fn nobody_gets_a_session_under_the_address_of_the_memory_node() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(status_for(OWN), HelloStatus::NotAllowed);
-    assert_eq!(status_for(SOURCE), HelloStatus::Ok);
+    assert_eq!(status_for(OWN, &mut service), HelloStatus::NotAllowed);
+    assert_eq!(status_for(SOURCE, &mut service), HelloStatus::Ok);
+    board.set_orders(&[]);
+    service.follow_fills(Time(2), &mut Frames::default());
+    assert_eq!(status_for(OWN, &mut service), HelloStatus::Ok, "an agent may share the interface");
 }
