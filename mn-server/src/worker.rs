@@ -331,7 +331,8 @@ impl Worker {
         Ok(received)
     }
 
-    /// Passes handshake jobs to the Diffie-Hellman thread, and their results to the responder or the session for copies.
+    /// Passes handshake jobs to the Diffie-Hellman thread, and their results to the responder or the session for
+    /// copies.
     #[inline]
     fn poll_handshakes(&mut self, now: Time) -> Result<(), LinkError> {
         if let Some(sieve) = self.service.responder().hello_sieve() {

@@ -1,5 +1,5 @@
-//! Regions that nobody uses, which memory nodes copy to each other: whoever is killed meanwhile, and whoever comes back,
-//! the owner reads afterwards what it has written.
+//! Regions that nobody uses, which memory nodes copy to each other: whoever is killed meanwhile, and whoever comes
+//! back, the owner reads afterwards what it has written.
 
 use std::process::{Command, Output};
 use std::thread;

@@ -12,8 +12,8 @@
 //!   ...or comes  | handed back                 | unmapped; the owner's agent fills another leg
 //! ```
 //!
-//! Each extent is mapped for one node at a time, so no write of the owner can reach a leg that is copied: neither from an
-//! agent that starts from its own state, without the manager, nor from one that is taken for ended. The owner gets a
+//! Each extent is mapped for one node at a time, so no write of the owner can reach a leg that is copied: neither from
+//! an agent that starts from its own state, without the manager, nor from one that is taken for ended. The owner gets a
 //! region back only when the memory node of S has confirmed that S is mapped for it again; until then the region is
 //! `creating`. If S stays beside C, it comes back at another address, because an agent that does not know C may not
 //! write to S alone.

@@ -1,4 +1,4 @@
-//! Carries out the orders of one worker, one after the other, as a requester of the other memory node. It asks for a few
+//! Carries out the orders of one worker, one after the other, as a requester of the other memory node. It asks for few
 //! pages at a time, so that requests of compute nodes wait for little at both nodes, and rests while the other node's
 //! receive queue is long.
 //!
@@ -367,8 +367,8 @@ impl Filler {
         }
     }
 
-    /// Returns the next Diffie-Hellman computation that the caller is to run, and the number of the requester that needs
-    /// its result.
+    /// Returns the next Diffie-Hellman computation that the caller is to run, and the number of the requester that
+    /// needs its result.
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<(u64, HandshakeJob)> {
         let active = self.active.as_mut()?;

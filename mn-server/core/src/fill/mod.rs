@@ -1,5 +1,5 @@
-//! Copies of legs (parts of regions) from other memory nodes, by order of the manager: regions that no compute node uses
-//! are copied by the memory node that they move to. It reads them as a compute node would, in a session with the memory
+//! Copies of legs (parts of regions) from other memory nodes, by order of the manager: regions that nobody uses are
+//! copied by the memory node that they move to. It reads them as a compute node would, in a session with the memory
 //! node that has them. Both sides are mapped for this node at the same CMem addresses, so it reaches nothing else, and
 //! nobody else reaches what is copied.
 //!
