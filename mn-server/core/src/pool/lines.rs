@@ -6,8 +6,8 @@
 //! and a new session of a CN starts after every worker has dropped the old one. An extent that is filled from another
 //! memory node is mapped for this node's own address, under which nobody gets a session here meanwhile; the one worker
 //! that has taken the order writes it (see `fill::FillBoard`). The control thread zeroes only extents that no page
-//! table entry names and that no worker uses any more (see `translation::Generation`). A page is copied to another extent by
-//! the one thread that has claimed it, before its source is written and before its target is used (see
+//! table entry names and that no worker uses any more (see `translation::Generation`). A page is copied to another
+//! extent by the one thread that has claimed it, before its source is written and before its target is used (see
 //! `translation::ExtentCopy`).
 
 #![expect(unsafe_code, reason = "several threads copy lines at once, by raw pointers")]
