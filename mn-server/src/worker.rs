@@ -270,6 +270,7 @@ impl Worker {
             }
             if self.shared.stop.load(Ordering::Acquire) {
                 self.service.end_fills(now, self.link.transmit());
+                self.link.flush()?;
                 return self.drain();
             }
             self.link.flush()?;
