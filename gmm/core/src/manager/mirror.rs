@@ -190,7 +190,9 @@ impl Manager {
             return Ok(());
         }
         self.check_epoch(&region, filled.epoch)?;
-        if region.legs[at].state != LegState::Stale || !there || !other_is_in_sync(&region, at) {
+        // A memory node fills what is lent to it, and the owner cannot write there.
+        let fillable = region.legs[at].state == LegState::Stale && region.legs[at].lent.is_none();
+        if !fillable || !there || !other_is_in_sync(&region, at) {
             return Err(changed());
         }
         region.legs[at].state = LegState::Mapped;

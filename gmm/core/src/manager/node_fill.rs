@@ -90,7 +90,8 @@ impl Manager {
         if region.state == RegionState::Draining || !region.readers.is_empty() {
             return false;
         }
-        if let Some(release) = region.release {
+        // A region that was released only for a clone comes back at once: its owner uses it as before.
+        if let Some(release) = region.release.filter(|release| !release.copy) {
             return release.done && !release.destroy && release.to.is_none();
         }
         self.state.compute_nodes.get(&region.owner).is_none_or(|owner| {

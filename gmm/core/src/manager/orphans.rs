@@ -82,6 +82,8 @@ impl Manager {
                     && other_memory(&leg.extents)
                 {
                     leg.state = LegState::Lost;
+                    // What nobody serves is lent to nobody; a hand-over under way has yet to be answered.
+                    leg.lent = leg.lent.filter(|_| leg.former.is_some());
                     // The pool never had this incarnation, so the next registration does not mark the leg as
                     // intact.
                     leg.incarnation = Some(!node.incarnation);

@@ -129,7 +129,7 @@ impl Manager {
                 let leg = &mut region.legs[at];
                 (leg.state, leg.incarnation) = (state, Some(incarnation));
                 // Each extent has one mapping, so the memory node does not map the leg for a former owner any more.
-                let (former, bytes) = (leg.former.take(), leg.bytes);
+                let (former, bytes) = (leg.former.take().filter(|_| leg.lent.is_none()), leg.bytes);
                 // The owner's agent has to fill a stale leg, so it must receive the change.
                 let stale = state == LegState::Stale;
                 self.settle(

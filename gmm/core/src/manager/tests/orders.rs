@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::manager::memory_nodes::served_at;
 use cxloe_fabric::api::{
     CloneRegion, LegsFilled, LegsStale, MoveRegion, ProtectRegion, RelocateRegion, SealRegion, ShareRegion,
 };
 use cxloe_fabric::hdm::Ways;
-use cxloe_fabric::model::{Leg, LegState, Protection};
+use cxloe_fabric::model::{FillCmem, FillProgress, Leg, LegState, Protection};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -32,6 +33,8 @@ enum Step {
     Stale(prop::sample::Index, usize),
     /// The owner's agent has filled a stale leg of a region.
     Filled(prop::sample::Index),
+    /// A memory node has carried out its orders to copy regions at rest.
+    Copied(usize),
     Drain(usize, bool),
     Relocate {
         pick: prop::sample::Index,
@@ -114,6 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
         }),
         1 => (any::<prop::sample::Index>(), node.clone()).prop_map(|(pick, node)| Step::Stale(pick, node)),
         4 => any::<prop::sample::Index>().prop_map(Step::Filled),
+        4 => node.clone().prop_map(Step::Copied),
         1 => (node.clone(), any::<bool>()).prop_map(|(node, draining)| Step::Drain(node, draining)),
         2 => (any::<prop::sample::Index>(), node.clone(), prop::option::weighted(0.8, node.clone()))
             .prop_map(|(pick, from, to)| Step::Relocate { pick, from, to }),
@@ -176,6 +180,18 @@ impl Fabric {
         let (registration, cmem_base, epoch) = (agent.registration, leg.cmem_base, region.epoch);
         let filled = LegsFilled { registration, mac, cmem_base, epoch };
         drop(self.apply(Command::LegsFilled(name.clone(), filled)));
+    }
+
+    /// Has a memory node report that it has carried out all its orders to copy.
+    fn report_copies(&mut self, node: usize) {
+        let name = self.nodes[node].name.clone();
+        let report = |order: &FillCmem| FillProgress {
+            cmem_base: order.mapping.cmem_base,
+            done: order.mapping.bytes(),
+        };
+        let fills = self.manager.fills_on(&name).iter().map(report).collect();
+        let sync = MemoryNodeSync { fills, ..self.nodes[node].sync() };
+        self.apply(Command::SyncMemoryNode(name, sync)).unwrap();
     }
 
     /// Replaces the agent of a compute node by another process, if there is one, or starts it.
@@ -248,6 +264,7 @@ proptest! {
                         fabric.fill_stale(&region);
                     }
                 }
+                Step::Copied(node) => fabric.report_copies(node),
                 Step::Drain(node, draining) => {
                     let node = fabric.nodes[node].name.clone();
                     drop(fabric.apply(Command::DrainMemoryNode(node, draining)));
@@ -386,7 +403,7 @@ proptest! {
                         // or neither.
                         let former = leg.former.map(|former| (former.cn, former.cmem_base));
                         let changing = former.is_some() && (first.is_none() || first == former.as_ref());
-                        prop_assert!(changing || first == Some(&(region.owner, leg.cmem_base)), "{:?}", leg);
+                        prop_assert!(changing || first == Some(&served_at(region, leg)), "{:?}", leg);
                     }
                 }
             }
@@ -397,6 +414,9 @@ proptest! {
             let is_given_up = |leg: &Leg| matches!(leg.state, LegState::Lost | LegState::Unmapping);
             let handed_over = region.legs.iter().all(|leg| leg.former.is_none() || is_given_up(leg));
             prop_assert!(handed_over, "a memory node gets no order to serve the owner: {:?}", region);
+            let on_loan = |leg: &Leg| leg.is_in_sync() && leg.loan().is_some();
+            let kept = region.legs.iter().any(on_loan) && !fabric.manager.is_at_rest(region);
+            prop_assert!(!kept, "what a memory node has on loan is not given back: {:?}", region);
             let settles = |leg: &Leg| matches!(leg.state, LegState::Mapping | LegState::Unmapping);
             let moves = region.release.is_some_and(|release| release.done && release.to.is_some());
             prop_assert!(!moves || region.legs.iter().any(settles), "a move never ends: {:?}", region);
