@@ -26,6 +26,8 @@
 
 struct cxloe_dpdk_queue {
     uint16_t port, number;
+    /* Lcore of whichever thread uses the queue, while it does; LCORE_ID_ANY if there was none left. */
+    unsigned int lcore;
     /* Frames received last. */
     uint32_t received;
     /* Frames to be sent; the one lent follows them. */
@@ -45,14 +47,28 @@ struct cxloe_dpdk_queue {
 /* Made for the first link of a queue, and kept. */
 static struct rte_mempool *pools[RTE_MAX_ETHPORTS][CXLOE_DPDK_QUEUES];
 
-/* Drivers take one call for a port at a time, except those that send and receive. */
+/* Gives the calling thread an lcore, or none, and returns the one that it had.
+ *
+ * A pool keeps a cache for each lcore, and buffers in a cache are for that lcore alone. So each queue has an lcore, which the
+ * thread that uses the queue takes meanwhile. If threads had lcores of their own, those that have ended, or wait for their
+ * turn, would keep all buffers of the pool. */
+static inline unsigned int take_lcore(unsigned int lcore) {
+    const unsigned int had = rte_lcore_id();
+    RTE_PER_LCORE(_lcore_id) = lcore;
+    return had;
+}
+
+/* Drivers take one call for a port at a time, except those that send and receive. A thread that controls a port has no lcore,
+ * and so leaves no buffers in a cache. */
 static pthread_mutex_t control = PTHREAD_MUTEX_INITIALIZER;
-#define ALONE(call)                       \
-    ({                                    \
-        pthread_mutex_lock(&control);     \
-        const __typeof__(call) is = call; \
-        pthread_mutex_unlock(&control);   \
-        is;                               \
+#define ALONE(call)                                        \
+    ({                                                     \
+        pthread_mutex_lock(&control);                      \
+        const unsigned int had = take_lcore(LCORE_ID_ANY); \
+        const __typeof__(call) is = call;                  \
+        take_lcore(had);                                   \
+        pthread_mutex_unlock(&control);                    \
+        is;                                                \
     })
 
 __attribute__((format(printf, 3, 4))) static int fail(char *why, size_t room, const char *text, ...) {
@@ -291,11 +307,25 @@ int cxloe_dpdk_statistic(uint16_t port, uint32_t place, uint64_t *value, char *w
     return ALONE(statistic(port, place, value, why, room));
 }
 
+/* Returns an lcore that no thread and no queue has, or LCORE_ID_ANY. DPDK gives one to the thread that registers. */
+static unsigned int new_lcore(void) {
+    const unsigned int had = take_lcore(LCORE_ID_ANY);
+    rte_thread_register();
+    return take_lcore(had);
+}
+
+static void end_lcore(unsigned int lcore) {
+    const unsigned int had = take_lcore(lcore);
+    rte_thread_unregister();
+    take_lcore(had);
+}
+
 struct cxloe_dpdk_queue *cxloe_dpdk_queue(uint16_t port, uint16_t number) {
     struct cxloe_dpdk_queue *queue = calloc(1, sizeof *queue);
     if (!queue) return NULL;
     queue->port = port;
     queue->number = number;
+    queue->lcore = new_lcore();
     queue->pool = pools[port][number];
     queue->room = rte_pktmbuf_data_room_size(queue->pool) - RTE_PKTMBUF_HEADROOM;
     return queue;
@@ -303,9 +333,14 @@ struct cxloe_dpdk_queue *cxloe_dpdk_queue(uint16_t port, uint16_t number) {
 
 void cxloe_dpdk_free(struct cxloe_dpdk_queue *queue) {
     cxloe_dpdk_release(queue);
+    const unsigned int had = take_lcore(queue->lcore);
     /* The buffer that is lent is the last one of the spares. */
     rte_pktmbuf_free_bulk(queue->tx, queue->queued);
     rte_pktmbuf_free_bulk(queue->spares, queue->spare);
+    /* The pool is kept, and its next queue may have another lcore. */
+    rte_mempool_cache_flush(NULL, queue->pool);
+    take_lcore(had);
+    end_lcore(queue->lcore);
     free(queue);
 }
 
@@ -317,13 +352,8 @@ void cxloe_dpdk_count(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_counters
     counters->tx_errors = stats.oerrors;
 }
 
-/* The pool keeps a cache for each thread that it knows. */
-static inline void know_thread(void) {
-    if (unlikely(rte_lcore_id() == LCORE_ID_ANY)) rte_thread_register();
-}
-
 uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_frame *frames, uint32_t most) {
-    know_thread();
+    const unsigned int had = take_lcore(queue->lcore);
     most = RTE_MIN(most, CXLOE_DPDK_BURST);
     const uint16_t count = rte_eth_rx_burst(queue->port, queue->number, queue->rx, (uint16_t)most);
     uint32_t whole = 0;
@@ -340,21 +370,27 @@ uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_fr
         whole++;
     }
     queue->received = whole;
+    take_lcore(had);
     return whole;
 }
 
 int cxloe_dpdk_waiting(struct cxloe_dpdk_queue *queue) { return rte_eth_rx_queue_count(queue->port, queue->number); }
 
 void cxloe_dpdk_release(struct cxloe_dpdk_queue *queue) {
-    if (queue->received) rte_pktmbuf_free_bulk(queue->rx, queue->received);
+    if (queue->received == 0) return;
+    const unsigned int had = take_lcore(queue->lcore);
+    rte_pktmbuf_free_bulk(queue->rx, queue->received);
+    take_lcore(had);
     queue->received = 0;
 }
 
 uint8_t *cxloe_dpdk_slot(struct cxloe_dpdk_queue *queue, uint32_t length) {
     if (length > queue->room || queue->queued == CXLOE_DPDK_BURST) return NULL;
     if (unlikely(queue->spare == 0)) {
-        know_thread();
-        if (rte_pktmbuf_alloc_bulk(queue->pool, queue->spares, CXLOE_DPDK_BURST) != 0) return NULL;
+        const unsigned int had = take_lcore(queue->lcore);
+        const int code = rte_pktmbuf_alloc_bulk(queue->pool, queue->spares, CXLOE_DPDK_BURST);
+        take_lcore(had);
+        if (code != 0) return NULL;
         queue->spare = CXLOE_DPDK_BURST;
     }
     struct rte_mbuf *mbuf = queue->spares[queue->spare - 1];
@@ -373,7 +409,9 @@ void cxloe_dpdk_commit(struct cxloe_dpdk_queue *queue) {
 
 uint32_t cxloe_dpdk_flush(struct cxloe_dpdk_queue *queue) {
     if (queue->queued == 0) return 0;
+    const unsigned int had = take_lcore(queue->lcore);
     const uint16_t sent = rte_eth_tx_burst(queue->port, queue->number, queue->tx, (uint16_t)queue->queued);
+    take_lcore(had);
     queue->queued -= sent;
     if (unlikely(queue->queued)) memmove(queue->tx, queue->tx + sent, queue->queued * sizeof queue->tx[0]);
     return queue->queued;

@@ -21,7 +21,6 @@
 //! | `link_outlives_its_interface_going_down`, `interface::comes_back` | there is no interface; an end that goes away and comes back is a test of `agent::dpdk` |
 //! | `errors_name_the_interface`, `missing_rights_are_named` | there is no interface, and no right is needed; what may be missing is a test of `agent::dpdk` |
 //! | `lines_over_four_workers` | an agent and a memory node with other numbers of workers do not connect, which is a test of `agent::dpdk` |
-//! | `two_regions_over_one_port` of inline mappings | several threads that fault through one port end by SIGBUS over DPDK: a defect that is known, and not understood |
 //! | those inside UDP | a device is a link of its own: `--encap` is refused |
 //! | `pfc_frames_slow_their_class` | frames of the protocol alone pass; pauses are counters of the device |
 //! | `a_narrow_path_is_named_and_left_once_it_is_wide` | both ends have buffers of one size |

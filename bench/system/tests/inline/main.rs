@@ -132,6 +132,7 @@ fn tests(standing: LabPrivilege) -> Vec<Test> {
         tests.push(Test::new("xdp::two_regions_over_one_port", two(Backend::Xdp.into(), None)));
         let memory = || records_survive(LinkKind::DPDK, None, 1000);
         tests.push(by_dpdk("records_survive_eviction", memory));
+        tests.push(by_dpdk("two_regions_over_one_port", two(LinkKind::DPDK, None)));
         let long = || records_survive(Backend::Packet.into(), LOSSY, 400_000);
         tests.push(Test::new("packet::records_survive_for_minutes", long).long("minutes of the same"));
     }
