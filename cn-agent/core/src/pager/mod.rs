@@ -440,8 +440,12 @@ impl Pager {
         }
         self.resident -= view.resident;
         self.fixed -= if view.droppable { 0 } else { view.resident };
-        for page in 0..view.table.len() {
-            let entry = view.table.get(page);
+        let nowhere = Entry::absent(NO_SLOT);
+        for word in view.table.words() {
+            let entry = word.get();
+            if entry == nowhere {
+                continue;
+            }
             let state = entry.state();
             match (state, entry.buffer()) {
                 // The end of the transfer will be ignored.
@@ -463,7 +467,7 @@ impl Pager {
                 Some(slot) if state != PageState::Cleaning => self.slots.give(slot),
                 _ => {}
             }
-            view.table.set(page, Entry::absent(NO_SLOT));
+            word.set(nowhere);
         }
         let wasted = { view }.prefetch.clear();
         self.counters.prefetch_wasted += u64::from(wasted);
@@ -588,7 +592,13 @@ impl Pager {
         }
         self.order.add_resident(PageRef { view, page }, known, unasked);
         self.trim_kept();
-        if self.order.is_over_limit() {
+        self.clean_queues(0);
+    }
+
+    /// Removes stale entries of the queues if there are many, or would be with `more` entries.
+    #[inline]
+    fn clean_queues(&mut self, more: usize) {
+        if self.order.is_over_limit(more) {
             let views = &self.views;
             self.order.clean(|page| {
                 views[usize::from(page.view.0)]

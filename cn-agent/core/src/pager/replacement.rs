@@ -163,6 +163,11 @@ impl Replacement {
         self.cold.reserve(self.limit as usize);
     }
 
+    /// Provides for `count` further pages without history.
+    pub fn expect_new(&mut self, count: usize) {
+        self.young.reserve(count);
+    }
+
     /// Adds a page on which a thread has faulted.
     #[cfg(test)]
     fn record_resident(&mut self, page: PageRef, known: PageHistory) {
@@ -260,11 +265,12 @@ impl Replacement {
         self.proven.iter().rev().chain(self.young.iter().rev()).map(|candidate| candidate.page)
     }
 
-    /// Whether enough entries were added since stale ones were last removed. After a fork more pages than the limit
-    /// have valid entries: the condition ensures that each pass examines no more entries than were added before it.
+    /// Whether enough entries were added since stale ones were last removed, with `more` about to be added. After a fork
+    /// more pages than the limit have valid entries: the condition ensures that each pass examines no more entries than
+    /// were added before it.
     #[inline]
-    pub fn is_over_limit(&self) -> bool {
-        self.entries() > 2 * self.cleaned.max(self.limit as usize) + ENTRIES_SPARE
+    pub fn is_over_limit(&self, more: usize) -> bool {
+        self.entries() + more > 2 * self.cleaned.max(self.limit as usize) + ENTRIES_SPARE
     }
 
     /// Removes stale entries, those for which `is_here` is false.
@@ -454,7 +460,7 @@ mod tests {
         let (mut order, mut looks) = (Replacement::new(100), 0_u32);
         for page in 0..20_000 {
             order.record_resident(PageRef { view: ViewId(0), page }, PageHistory::New);
-            if order.is_over_limit() {
+            if order.is_over_limit(0) {
                 order.clean(|_| {
                     looks += 1;
                     true

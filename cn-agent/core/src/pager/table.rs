@@ -15,6 +15,23 @@ impl<T: Deref<Target = [AtomicU64]> + Send> Entries for T {}
 /// Entries of all pages of a view, by page number.
 pub struct PageTable(Box<dyn Entries>);
 
+/// The word of one page's entry.
+pub(super) struct EntryWord<'a>(&'a AtomicU64);
+
+impl EntryWord<'_> {
+    /// As [`PageTable::get`].
+    #[inline]
+    pub(super) fn get(&self) -> Entry {
+        Entry(self.0.load(Ordering::Relaxed))
+    }
+
+    /// As [`PageTable::set`].
+    #[inline]
+    pub(super) fn set(&self, entry: Entry) {
+        self.0.store(entry.0, Ordering::Release);
+    }
+}
+
 impl fmt::Debug for PageTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PageTable of {} pages", self.len())
@@ -31,6 +48,17 @@ impl PageTable {
     pub fn local(pages: u32) -> PageTable {
         let empty = Entry::absent(super::entry::NO_SLOT).0;
         PageTable::new((0..pages).map(|_| AtomicU64::new(empty)).collect::<Vec<_>>())
+    }
+
+    /// The words of all entries by page number, for loops over whole tables: the memory is looked up once for all.
+    #[inline]
+    pub(super) fn words(&self) -> impl Iterator<Item = EntryWord<'_>> {
+        self.0.iter().map(EntryWord)
+    }
+
+    /// Sets all entries to those of pages that were never written.
+    pub fn clear(&self) {
+        self.words().for_each(|word| word.set(Entry::absent(super::entry::NO_SLOT)));
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use cxloe_cn_core::mapped::MappingKind;
-use cxloe_cn_core::pager::{Entry, Fault, MappingId, NO_SLOT, PAGE_BYTES, Page, ViewId};
+use cxloe_cn_core::pager::{Fault, MappingId, PAGE_BYTES, Page, ViewId};
 use cxloe_cn_core::transfers::Transfers;
 use cxloe_member::socket::send_some;
 use cxloe_member::wire::PROBE_MAGIC;
@@ -163,7 +163,7 @@ impl Space {
             }
             let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
             // The table may still contain entries of an earlier view with this number.
-            (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
+            table.clear();
             let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");
             let mapping = self.pager.add_mapping(view).map_err(|error| error.to_string())?;

@@ -1,6 +1,9 @@
 //! Two processes of one fork: pages of one of them are neither fetched nor sent again for the other.
 
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
 
@@ -65,9 +68,14 @@ struct Family {
 impl Family {
     /// A family whose parent has written `written` pages.
     fn new(written: u32) -> Family {
+        Family::over(PageTable::local(PAGES), written)
+    }
+
+    /// As [`new`](Family::new), with the parent's entries in `table`.
+    fn over(table: PageTable, written: u32) -> Family {
         let options = PagerOptions { pages: PAGES, limit: LIMIT, prefetch: false, evict: true };
         let mut pager = Pager::new(options, Slots::pool(2 * PAGES, false));
-        assert_eq!(pager.add_view(PageTable::local(PAGES), true), Ok(PARENT));
+        assert_eq!(pager.add_view(table, true), Ok(PARENT));
         assert_eq!(pager.add_mapping(PARENT), Ok(MappingId(0)));
         let mut family = Family { pager, memory: Both::default(), nodes: Nodes::default() };
         for page in 0..written {
@@ -78,7 +86,12 @@ impl Family {
     }
 
     fn fork(&mut self) {
-        assert_eq!(self.pager.forked(PARENT, PageTable::local(PAGES)), Ok(CHILD));
+        self.fork_into(PageTable::local(PAGES));
+    }
+
+    /// As [`fork`](Family::fork), with the child's entries in `table`.
+    fn fork_into(&mut self, table: PageTable) {
+        assert_eq!(self.pager.forked(PARENT, table), Ok(CHILD));
         assert_eq!(self.pager.add_mapping(CHILD), Ok(MappingId(1)));
         self.pager.set_droppable(CHILD, true);
         let pages: Vec<_> = self.memory.pages.iter().map(|((_, page), bytes)| ((1, *page), *bytes)).collect();
@@ -143,6 +156,61 @@ impl Family {
     fn entry(&self, view: ViewId, page: u32) -> Entry {
         self.pager.entry_of(view, page).unwrap()
     }
+}
+
+/// Entries whose memory is looked up through a counter.
+struct Counted {
+    words: Vec<AtomicU64>,
+    lookups: Arc<AtomicU32>,
+}
+
+impl Deref for Counted {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+        &self.words
+    }
+}
+
+/// An empty table, and the number of its lookups.
+fn counted() -> (PageTable, Arc<AtomicU32>) {
+    let lookups = Arc::new(AtomicU32::new(0));
+    let words = (0..PAGES).map(|_| AtomicU64::new(Entry::absent(NO_SLOT).0)).collect();
+    (PageTable::new(Counted { words, lookups: Arc::clone(&lookups) }), lookups)
+}
+
+/// Faults of other processes wait while all pages of a view are gone through.
+#[test]
+fn a_fork_and_the_end_of_a_view_do_not_look_up_the_tables_for_each_page() {
+    let ((of_parent, by_parent), (of_child, by_child)) = (counted(), counted());
+    let mut family = Family::over(of_parent, LIMIT / 2);
+    family.clean(PARENT);
+    let taken = |lookups: &AtomicU32| lookups.swap(0, Ordering::Relaxed);
+    taken(&by_parent);
+    family.fork_into(of_child);
+    assert!(taken(&by_parent) <= 4 && taken(&by_child) <= 4);
+    let state = |family: &Family, page| family.entry(CHILD, page).state();
+    assert!((0..PAGES).all(|page| (state(&family, page) == PageState::Clean) == (page < LIMIT / 2)));
+    assert!((0..LIMIT / 2).all(|page| family.entry(CHILD, page).slot() == family.entry(PARENT, page).slot()));
+    assert_eq!((family.pager.resident(), family.pager.bounded(), family.pager.order.entries()), (64, 64, 64));
+    taken(&by_child);
+    family.pager.end_view(CHILD);
+    assert!(taken(&by_child) <= 4);
+    assert_eq!((family.pager.resident(), family.pager.bounded(), family.pager.slots_used()), (32, 32, 32));
+    assert!(!(0..LIMIT / 2).any(|page| family.pager.slots.is_shared(page)));
+}
+
+/// A later child has the number of a view that has ended, whose entries are still in the queues.
+#[test]
+fn entries_of_ended_children_leave_the_queues() {
+    let mut family = Family::new(LIMIT / 2);
+    for child in 1..=8 {
+        assert_eq!(family.pager.forked(PARENT, PageTable::local(PAGES)), Ok(CHILD), "{child}");
+        family.pager.end_view(CHILD);
+    }
+    assert_eq!(family.pager.resident(), LIMIT / 2);
+    assert!(family.pager.order.entries() <= 3 * LIMIT as usize, "{}", family.pager.order.entries());
 }
 
 #[test]
