@@ -16,13 +16,14 @@ use tokio::time::{Instant, sleep};
 
 use super::caller::Caller;
 use super::context::ServerContext;
+use super::manager;
 use super::sent::{self, SentDescriptor, SentDescriptors};
 use crate::worker::order::{Orders, ask};
 use cxloe_client::message::{self, AgentAnswer, JoinRequest, MapRequest, RefusalReason, ShownFiles};
 use cxloe_cn_core::attachments::worker_of;
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions, limit_pages, view_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
-use cxloe_fabric::model::Name;
+use cxloe_fabric::model::{Name, Region};
 use cxloe_paging::descriptor_kinds::{is_unix_socket, is_userfaultfd};
 use cxloe_paging::process::MemoryFiles;
 use cxloe_paging::spare_files::NO_FILE_LEFT;
@@ -103,10 +104,8 @@ pub async fn map(
         ));
     }
     if let Some(bytes) = request.incoming.filter(|_| !request.resume) {
-        let name = Name::new(request.region.as_str());
-        let worker = name.map_or(0, |name| context.controller.expect(name));
-        let id = context.workers.space_number(worker);
-        let made = add(context, worker, create_held(caller, id, &request, bytes).await?).await?;
+        let (worker, space) = create_held(context, caller, &request, bytes).await?;
+        let made = add(context, worker, space).await?;
         let made = made.ok_or(RefusalReason::NoSpace)?;
         return Ok(Mapped { made, device: device(context, caller), sealed: false });
     }
@@ -154,25 +153,50 @@ fn device(context: &ServerContext, caller: Caller) -> Option<OwnedFd> {
     caller.may_serve_kernel_faults(context.allow_kernel_faults).then(open).flatten()
 }
 
-/// Creates a space for a region of `bytes` bytes that is not attached here yet. Faults wait until the region
-/// is attached.
+/// Creates a space for a region of `bytes` bytes that is not attached here yet, and returns the number of its worker.
+/// Faults wait until the region is attached.
 async fn create_held(
+    context: &ServerContext,
     caller: Caller,
-    id: u64,
     request: &MapRequest,
     bytes: u64,
-) -> Result<Box<Space>, RefusalReason> {
-    let pages = bytes / PAGE;
-    if pages == 0 || pages > PAGES_MAX {
-        return Err(RefusalReason::TooLarge(request.region.clone()));
-    }
+) -> Result<(usize, Box<Space>), RefusalReason> {
     if request.kind != MappingKind::Shared || request.fresh {
         return Err(RefusalReason::NotSuspendable);
     }
-    let options = options(caller, id, request, pages as u32);
+    let name = Name::new(request.region.as_str());
+    let name = name.map_err(|_| RefusalReason::NoRegion(request.region.clone()))?;
+    // The table alone takes a part in 512 of the size. The region exists already, elsewhere.
+    let Region { uid, size, .. } = manager::region(context, &name).await?;
+    let pages = held_pages(caller, &request.region, bytes, uid, size)?;
+    let worker = context.controller.expect(name);
+    let (orders, user) = (context.workers.get(worker).ok_or(RefusalReason::Ending)?, caller.limited());
+    ask(orders, move |spaces| spaces.check_room(user)).await.ok_or(RefusalReason::Ending)??;
+    let options = options(caller, context.workers.space_number(worker), request, pages);
     let made = spawn_blocking(|| Space::create(options).map(|space| Box::new(space.held()))).await;
-    made.map_err(|error| RefusalReason::System(error.to_string()))?
-        .map_err(|error| RefusalReason::System(error.to_string()))
+    let made = made.map_err(|error| RefusalReason::System(error.to_string()))?;
+    Ok((worker, made.map_err(|error| RefusalReason::System(error.to_string()))?))
+}
+
+/// Number of pages to hold for `bytes` bytes of a region that belongs to the user `uid` and has `size` bytes.
+///
+/// # Errors
+/// The region is another user's, smaller, or too large.
+fn held_pages(
+    caller: Caller,
+    region: &str,
+    bytes: u64,
+    uid: Option<u32>,
+    size: u64,
+) -> Result<u32, RefusalReason> {
+    caller.check(region, uid)?;
+    if bytes > size {
+        return Err(RefusalReason::OtherSize { region: region.to_owned(), bytes: size, expected: bytes });
+    }
+    match bytes / PAGE {
+        pages @ 1..=PAGES_MAX => Ok(pages as u32),
+        _ => Err(RefusalReason::TooLarge(region.to_owned())),
+    }
 }
 
 /// Returns the options of space `id` for a region that this node does not have yet: HPA and time of creation
@@ -416,4 +440,22 @@ async fn refuse(mut stream: UnixStream, status: u32, text: &str) -> io::Result<(
     let sent = stream.write_all(&[&welcome.encode(), text.as_bytes()].concat()).await;
     sent::close(stream);
     sent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_held_for_a_region_that_moves_here_than_it_has() {
+        let caller = Caller { uid: 4_000_000, pid: None };
+        let held = |bytes, uid| held_pages(caller, "web", bytes, uid, 64 * PAGE);
+        assert_eq!((held(64 * PAGE, Some(caller.uid)), held(PAGE, None)), (Ok(64), Ok(1)));
+        let more =
+            RefusalReason::OtherSize { region: "web".into(), bytes: 64 * PAGE, expected: PAGES_MAX * PAGE };
+        assert_eq!(held(PAGES_MAX * PAGE, None), Err(more));
+        let another = held(PAGE, Some(caller.uid + 1));
+        assert_eq!(another, Err(RefusalReason::NotYours { region: "web".into(), uid: caller.uid }));
+        assert_eq!(held(PAGE - 1, None), Err(RefusalReason::TooLarge("web".into())));
+    }
 }

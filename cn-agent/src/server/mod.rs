@@ -10,6 +10,7 @@
 mod caller;
 mod connection_permits;
 mod context;
+mod manager;
 mod mapping;
 mod sent;
 mod suspension;

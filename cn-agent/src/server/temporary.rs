@@ -2,11 +2,12 @@
 //! requests them for its own node; each region belongs to the user of the program that needs it.
 
 use cxloe_fabric::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion, MemoryNodeStatus};
-use cxloe_fabric::client::{Client, ClientError};
-use cxloe_fabric::model::{ByteSize, CnId, Name};
+use cxloe_fabric::client::ClientError;
+use cxloe_fabric::model::{ByteSize, Name};
 
 use super::caller::Caller;
 use super::context::ServerContext;
+use super::manager;
 use cxloe_client::message::{AgentAnswer, RefusalReason};
 use cxloe_cn_core::mapped::TEMPORARY;
 use cxloe_cn_core::user_shares::SHARE_DEFAULT;
@@ -15,17 +16,6 @@ use cxloe_cn_core::user_shares::SHARE_DEFAULT;
 const EXTENT: u64 = 2 << 20;
 /// Time that the manager may take to create, grow or destroy a region, in milliseconds.
 const WAIT_MS: u64 = 10_000;
-
-fn manager(context: &ServerContext) -> Result<(Client, CnId), RefusalReason> {
-    let node = context.listing.node();
-    let cn = node.cn.parse().map_err(|error| RefusalReason::System(format!("no CN id: {error}")))?;
-    let credentials = context.identity.as_ref().map(|identity| identity.credentials()).unwrap_or_default();
-    Ok((Client::with(&node.manager, credentials).map_err(of_manager)?, cn))
-}
-
-fn of_manager(error: ClientError) -> RefusalReason {
-    RefusalReason::Manager { code: error.code(), text: error.to_string() }
-}
 
 /// Maximum size in total of one user's temporary regions: as configured, or else a fixed part of all pools.
 fn memory_share(context: &ServerContext, nodes: &[MemoryNodeStatus]) -> u64 {
@@ -53,8 +43,8 @@ pub async fn create(
 ) -> Result<AgentAnswer, RefusalReason> {
     let unknown = || RefusalReason::Unseen(cxloe_paging::joining::unseen(0));
     let pid = caller.pid.filter(|pid| *pid != 0).ok_or_else(unknown)?;
-    let (manager, cn) = manager(context)?;
-    let nodes = manager.memory_nodes().await.map_err(of_manager)?;
+    let (client, cn) = manager::client(context)?;
+    let nodes = client.memory_nodes().await.map_err(manager::refusal)?;
     let unit = nodes.iter().map(|node| node.node.extent_bytes).fold(EXTENT, u64::max);
     let name = Name::new(format!("{TEMPORARY}{pid}-{:08x}", rand::random::<u32>()));
     let name = name.map_err(|error| RefusalReason::System(error.to_string()))?;
@@ -63,7 +53,7 @@ pub async fn create(
     // Stored before the request, so that the region is destroyed later even if no answer arrives.
     context.controller.lease(name.clone(), pid, caller.uid, bytes, share)?;
     let create = CreateRegion { uid: Some(caller.uid), ..CreateRegion::new(name.clone(), bytes, cn) };
-    match manager.create_region(&create).await {
+    match client.create_region(&create).await {
         Ok(region) => {
             if let Err(error) = context.controller.lease_created(&name, region.created_ms) {
                 tracing::warn!(region = %name, %error, "the creation time of a program's region cannot be stored");
@@ -76,7 +66,7 @@ pub async fn create(
             if is_refused(&error) {
                 let _ = context.controller.lease_over(&name);
             }
-            Err(of_manager(error))
+            Err(manager::refusal(error))
         }
     }
 }
@@ -92,18 +82,18 @@ pub async fn grow(
     bytes: u64,
 ) -> Result<AgentAnswer, RefusalReason> {
     check(context, caller, &region)?;
-    let (manager, _) = manager(context)?;
-    let share = memory_share(context, &manager.memory_nodes().await.map_err(of_manager)?);
+    let (client, _) = manager::client(context)?;
+    let share = memory_share(context, &client.memory_nodes().await.map_err(manager::refusal)?);
     let before = context.controller.lease_grows(&region, bytes, share)?;
     let grow = GrowRegion { size: ByteSize(bytes), on: Vec::new(), wait_ms: WAIT_MS };
-    match manager.grow_region(&region, &grow).await {
+    match client.grow_region(&region, &grow).await {
         Ok(_) => Ok(AgentAnswer::Done),
         Err(error) => {
             // After any other error the larger size stays recorded, since the region may have grown.
             if is_refused(&error) {
                 context.controller.set_lease_size(&region, before)?;
             }
-            Err(of_manager(error))
+            Err(manager::refusal(error))
         }
     }
 }
@@ -118,13 +108,13 @@ pub async fn destroy(
     region: Name,
 ) -> Result<AgentAnswer, RefusalReason> {
     check(context, caller, &region)?;
-    let (manager, _) = manager(context)?;
+    let (client, _) = manager::client(context)?;
     let created_ms = context.controller.created_ms(&region);
     let now = DestroyRegion { force: true, wait_ms: WAIT_MS, created_ms };
-    match manager.destroy_region(&region, now).await {
+    match client.destroy_region(&region, now).await {
         Ok(_) => {}
         Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
-        Err(error) => return Err(of_manager(error)),
+        Err(error) => return Err(manager::refusal(error)),
     }
     context.controller.lease_over(&region).map_err(|error| RefusalReason::System(error.to_string()))?;
     Ok(AgentAnswer::Done)
