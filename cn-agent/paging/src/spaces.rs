@@ -19,8 +19,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::process::MemoryFiles;
 use super::space::Space;
+use super::space::events::EventReader;
 use super::space::suspension::NOWHERE;
-use crate::uffd::EventBuffer;
 use cxloe_closer::dispose;
 use cxloe_cn_core::engine::{Engine, EngineError, RequestId, Sink};
 use cxloe_cn_core::fault_times::FaultTimes;
@@ -88,7 +88,7 @@ pub struct Spaces {
     ended: Vec<FinishedTransfer>,
     epoll: Epoll,
     ready: Vec<EpollEvent>,
-    buffer: EventBuffer,
+    reader: EventReader,
     /// Userfaultfds that are polled directly, by space and mapping; empty if there are too many.
     direct: Vec<(u16, MappingId)>,
     round: u32,
@@ -118,7 +118,7 @@ impl Spaces {
             ended: Vec::with_capacity(transfers::TRANSFERS_MAX),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             ready: vec![EpollEvent::empty(); READY_MAX],
-            buffer: EventBuffer::new(),
+            reader: EventReader::new(),
             direct: Vec::with_capacity(DIRECT_MAX),
             round: 0,
             mapped: Vec::new(),
@@ -328,7 +328,7 @@ impl Spaces {
             for index in 0..self.direct.len() {
                 let (place, mapping) = self.direct[index];
                 if let Some(space) = &mut self.list.0[usize::from(place)] {
-                    work += space.read_events(mapping, &mut self.buffer, &mut self.transfers);
+                    work += space.read_events(mapping, &mut self.reader, &mut self.transfers);
                 }
             }
             if self.direct.is_empty() {
@@ -398,7 +398,7 @@ impl Spaces {
             work += if token >> 32 == 1 {
                 space.receive_messages(mapping, &mut self.transfers)
             } else {
-                space.read_events(mapping, &mut self.buffer, &mut self.transfers)
+                space.read_events(mapping, &mut self.reader, &mut self.transfers)
             };
         }
         work
@@ -422,6 +422,7 @@ impl Spaces {
             return;
         }
         self.poll_events();
+        self.reader.reserve.reopen();
         for at in 0..self.list.0.len() {
             if let Some(space) = &mut self.list.0[at] {
                 space.check_full(now, &mut self.transfers);

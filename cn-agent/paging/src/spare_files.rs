@@ -1,6 +1,7 @@
 //! Descriptors that the agent keeps free for itself: each program that connects, maps or forks takes up to
 //! four, and the agent must still be able to open the link again.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -22,6 +23,28 @@ const FILES_OF_PROCESS: u64 = 4;
 pub fn processes_max() -> usize {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
     (files.saturating_sub(SPARE) / FILES_OF_PROCESS) as usize
+}
+
+/// A file that is open for its descriptor's sake: it gives way to a descriptor that has to be opened when none is left.
+#[derive(Debug)]
+pub(crate) struct ReservedFile(Option<File>);
+
+impl ReservedFile {
+    pub(crate) fn open() -> ReservedFile {
+        ReservedFile(File::open("/dev/null").ok())
+    }
+
+    /// Frees the descriptor for another one; `false` if there is none to free.
+    pub(crate) fn give_way(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+
+    /// Opens the file again after it gave way, once a descriptor is free.
+    pub(crate) fn reopen(&mut self) {
+        if self.0.is_none() {
+            *self = ReservedFile::open();
+        }
+    }
 }
 
 /// Text of the refusal when only reserved descriptors are left.

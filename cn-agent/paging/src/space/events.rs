@@ -8,17 +8,32 @@ use cxloe_cn_core::pager::{Fault, MappingId, PAGE_BYTES, Page, ViewId};
 use cxloe_cn_core::transfers::Transfers;
 use cxloe_member::socket::send_some;
 use cxloe_member::wire::PROBE_MAGIC;
+use nix::errno::Errno;
 
 use super::{ONLY, Space};
 use crate::member::ForkedChild;
 use crate::memory::{KernelMemory, Mapped, access};
 use crate::shared_state::Record;
-use crate::spare_files::{NO_FILE_LEFT, is_spare};
+use crate::spare_files::{NO_FILE_LEFT, ReservedFile, is_spare};
 use crate::uffd::{Access, EVENTS_MAX, EventBuffer, Uffd, UffdError, UffdEvent};
 use cxloe_closer::{ClosedElsewhere, dispose};
 
 /// Maximum number of reads of one userfaultfd in one round.
 const READS_MAX: usize = 8;
+
+/// Resources for reading events, common to all spaces.
+#[derive(Debug)]
+pub(crate) struct EventReader {
+    buffer: EventBuffer,
+    /// Gives way to the descriptor in the event of a fork.
+    pub(crate) reserve: ReservedFile,
+}
+
+impl EventReader {
+    pub(crate) fn new() -> EventReader {
+        EventReader { buffer: EventBuffer::new(), reserve: ReservedFile::open() }
+    }
+}
 
 /// Poisons the absent memory of a child that cannot be served, except for the probe page. The child then gets
 /// SIGBUS where it would otherwise read zeros.
@@ -43,7 +58,7 @@ impl Space {
     pub(crate) fn read_events(
         &mut self,
         id: MappingId,
-        buffer: &mut EventBuffer,
+        reader: &mut EventReader,
         transfers: &mut Transfers,
     ) -> usize {
         let mut count = 0;
@@ -53,11 +68,18 @@ impl Space {
         for _ in 0..READS_MAX {
             let Some(mapped) = self.memory.mappings().get(id) else { return count };
             let before = count;
-            match mapped.uffd.events(buffer) {
+            match mapped.uffd.events(&mut reader.buffer) {
                 Ok(events) => events.for_each(|event| {
                     count += 1;
                     self.handle_event(id, event, transfers);
                 }),
+                // The event of a fork stays unread, and with it the thread that forks waits, and no page can be
+                // installed.
+                Err(UffdError::Os {
+                    errno: errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM), ..
+                }) => {
+                    return count + self.refuse_children(id, errno, reader, transfers);
+                }
                 Err(error) => {
                     tracing::error!(%error, region = self.options.region, "a process's faults cannot be read");
                     self.part(id);
@@ -70,6 +92,39 @@ impl Space {
                 return count;
             }
         }
+        count
+    }
+
+    /// Reads events although no descriptor is left for those of forked children: one gives way, and the child that gets
+    /// it is refused. The parent goes on. Returns the number of events.
+    #[cold]
+    fn refuse_children(
+        &mut self,
+        id: MappingId,
+        errno: Errno,
+        reader: &mut EventReader,
+        transfers: &mut Transfers,
+    ) -> usize {
+        let mut count = 0;
+        let freed = reader.reserve.give_way();
+        if let Some(mapped) = self.memory.mappings().get(id)
+            && let Ok(events) = mapped.uffd.events(&mut reader.buffer)
+        {
+            events.for_each(|event| {
+                count += 1;
+                match event {
+                    UffdEvent::Fork(child) => self.forked(id, child, freed),
+                    other => self.handle_event(id, other, transfers),
+                }
+            });
+        }
+        reader.reserve.reopen();
+        // Logged once, because the event is reported in every round while it cannot be read.
+        let waits = count == 0;
+        if waits && !self.fork_waits {
+            tracing::error!(%errno, region = self.options.region, "a fork waits, and with it its process");
+        }
+        self.fork_waits = waits;
         count
     }
 
@@ -113,7 +168,7 @@ impl Space {
                     transfers.watch.stalled(self.place, mapping, page, since);
                 }
             }
-            UffdEvent::Fork(child) => self.forked(id, child),
+            UffdEvent::Fork(child) => self.forked(id, child, false),
             UffdEvent::Remove { start, end } => {
                 let KernelMemory::Foreign(memory) = &self.memory else { return };
                 // The process may have registered more memory than the pages of this region.
@@ -139,9 +194,9 @@ impl Space {
     }
 
     /// Adds a view (a table of pages) for a forked child. The child's process id is unknown until the child joins the
-    /// space.
+    /// space. Refuses the child if its descriptor is one of the last (`is_last`).
     #[cold]
-    fn forked(&mut self, parent: MappingId, child: OwnedFd) {
+    fn forked(&mut self, parent: MappingId, child: OwnedFd, is_last: bool) {
         let Some(view) = self.pager.view_of(parent) else { return };
         let Some((address, pages)) = self.memory.mappings().get(parent).map(|m| (m.address, m.pages)) else {
             return;
@@ -150,6 +205,7 @@ impl Space {
             Ok(uffd) => uffd,
             Err(error) => {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+                self.denied = Some(error.to_string());
                 return;
             }
         };
@@ -158,7 +214,7 @@ impl Space {
         let (expected, memory) = (self.free_view(), address..address + u64::from(pages) * PAGE_BYTES as u64);
         self.keep(expected, &uffd, memory.clone());
         let mut follow = || {
-            if is_spare(&uffd) {
+            if is_last || is_spare(&uffd) {
                 return Err(NO_FILE_LEFT.to_owned());
             }
             let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
@@ -166,8 +222,11 @@ impl Space {
             table.clear();
             let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");
-            let mapping = self.pager.add_mapping(view).map_err(|error| error.to_string())?;
-            Ok::<_, String>((view, mapping))
+            let mapping = self.pager.add_mapping(view);
+            if mapping.is_err() {
+                self.pager.end_view(view);
+            }
+            Ok::<_, String>((view, mapping.map_err(|error| error.to_string())?))
         };
         match follow() {
             Ok((view, mapping)) => {

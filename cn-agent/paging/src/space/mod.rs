@@ -1,6 +1,6 @@
 //! One region being paged: faults and other events come in, pages and orders go out.
 
-mod events;
+pub(crate) mod events;
 mod full;
 mod members;
 pub(crate) mod suspension;
@@ -78,6 +78,8 @@ pub struct Space {
     pub(super) takeover: Option<ExpectedProcesses>,
     /// Reason why the last forked child that the agent could not serve was refused.
     pub(super) denied: Option<String>,
+    /// Whether the event of a fork could not be read when it was last tried, for lack of a descriptor.
+    fork_waits: bool,
     /// Whether the space was adopted from a dead agent, whose record of discarded pages is lost.
     pub(super) adopted: bool,
     pub(super) cleans: Vec<WriteBackRequest>,
@@ -187,6 +189,7 @@ impl Space {
             keeper: None,
             takeover: None,
             denied: None,
+            fork_waits: false,
             adopted: false,
             cleans: Vec::new(),
             ending: None,

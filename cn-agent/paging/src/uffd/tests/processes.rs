@@ -4,13 +4,19 @@
 #![expect(unsafe_code, reason = "children of fork and a signal handler touch mapped memory")]
 
 use std::cell::UnsafeCell;
+use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::process::Command;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
+use cxloe_cn_core::mapped::{MappingKind, SpaceOptions};
+use cxloe_cn_core::pager::PageTable;
+use cxloe_cn_core::transfers::Transfers;
 use nix::cmsg_space;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
@@ -21,6 +27,10 @@ use nix::unistd::{ForkResult, Pid, fork};
 
 use super::memory::Memory;
 use super::*;
+use crate::Space;
+use crate::memory::{KernelMemory, Mapped};
+use crate::space::events::EventReader;
+use crate::spare_files::NO_FILE_LEFT;
 
 fn child(body: impl FnOnce() -> u8) -> Pid {
     // SAFETY: the child calls only functions that a signal handler may call.
@@ -229,6 +239,63 @@ fn a_forked_child_faults_on_its_own_userfaultfd() {
     assert_eq!(memory.read(0), 1, "the child wrote to a copy");
     uffd.copy(memory.at(1), &page_of(2), Access::Writable).unwrap();
     assert_eq!(memory.read(1), 2, "the parent's absent page is its own");
+}
+
+/// Set for the process of its own in which the next test runs.
+const ALONE: &str = "CXLOE_TEST_ALONE";
+
+/// Runs in a process of its own, because it takes all descriptors.
+#[test]
+fn a_parent_is_served_on_although_no_descriptor_is_left_for_its_child() {
+    if std::env::var_os(ALONE).is_none() {
+        let name =
+            "uffd::tests::processes::a_parent_is_served_on_although_no_descriptor_is_left_for_its_child";
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        assert!(alone.args(["--exact", name, "--nocapture"]).env(ALONE, "1").status().unwrap().success());
+        return;
+    }
+    let uffd = Uffd::create().or_else(|_| Uffd::create_user_only()).unwrap();
+    match uffd.handshake(Features::EVENT_FORK) {
+        Ok(_) => {}
+        Err(error @ OpenError::ForkNeedsPtrace) => {
+            eprintln!("not tested here: {error}");
+            return;
+        }
+        Err(other) => panic!("{other}"),
+    }
+    let memory = Memory::anonymous(3);
+    register(&uffd, &memory, Modes::MISSING);
+    let options = SpaceOptions {
+        id: 1,
+        region: "r".into(),
+        kind: MappingKind::Private,
+        hpa: 1 << 40,
+        pages: 3,
+        view_pages: 3,
+        limit: 64,
+        prefetch: false,
+        fresh: false,
+        lost_wait: Duration::from_secs(1),
+        stay: false,
+        owner: None,
+        created_ms: 0,
+        user: None,
+    };
+    let mut space = Space::create(options).unwrap();
+    let view = space.pager.add_view(PageTable::local(3), true).unwrap();
+    let mapping = space.pager.add_mapping(view).unwrap();
+    let KernelMemory::Private(private) = &mut space.memory else { unreachable!("it is private") };
+    private.add(view, mapping, Mapped::new(uffd, memory.at(0), 0, 3, 0, None));
+    let (mut reader, mut transfers) = (EventReader::new(), Transfers::new(0));
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard.min(256), hard).unwrap();
+    let held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    let forker = thread::spawn(|| exit_code(child(|| 7)));
+    assert!(space.memory.mappings().get(mapping).unwrap().uffd.wait(LIMIT).unwrap());
+    space.read_events(mapping, &mut reader, &mut transfers);
+    assert!(space.memory.mappings().get(mapping).is_some(), "its memory would be lost");
+    assert_eq!((space.denied.as_deref(), forker.join().unwrap()), (Some(NO_FILE_LEFT), 7));
+    drop(held);
 }
 
 #[test]
