@@ -138,7 +138,10 @@ pub async fn map(
                 space.keep_with(keeper);
             }
         };
-        ask(context.workers.of_space(id).await, keep).await.ok_or(RefusalReason::Ending)?;
+        if ask(context.workers.of_space(id).await, keep).await.is_none() {
+            context.workers.disown(id).await;
+            return Err(RefusalReason::Ending);
+        }
     }
     let device = device(context, caller);
     // Read after the claim: a region is sealed only while no program maps it, so `sealed` does not change any more.

@@ -140,8 +140,7 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
                     let ended = converse(&mut stream, caller, &context, &mut place).await;
                     stream.into_iter().for_each(sent::close);
                     if let Some(space) = place.owns {
-                        let orders = context.workers.of_space(space).await;
-                        ask(orders, move |spaces| spaces.own(space, false)).await;
+                        context.workers.disown(space).await;
                     }
                     if let Err(error) = ended {
                         tracing::debug!(%error, "a connection to the agent's socket ended");
@@ -264,9 +263,10 @@ async fn converse(
                 spaces.map_or_else(ending, |spaces| AgentAnswer::Paging(caller.seen(spaces.concat())))
             }
             AgentCall::Discard { space } if place.owns == Some(space) => {
-                place.owns = None;
                 let orders = context.workers.of_space(space).await;
                 let gone = ask(orders, move |spaces| spaces.discard(space)).await;
+                // Without an answer of the worker, the owner is removed when the connection ends.
+                place.owns = gone.is_none().then_some(space);
                 gone.map_or_else(ending, |()| AgentAnswer::Done)
             }
             AgentCall::Discard { .. } => AgentAnswer::Refused(RefusalReason::NoSpace),

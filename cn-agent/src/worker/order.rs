@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::sleeper::Waker;
 use cxloe_client::message::{Counters, Session};
@@ -21,6 +21,8 @@ const ORDERS_MAX: usize = 1024;
 /// Longest time for which another thread waits for room in the channel; the worker empties it every few milliseconds at
 /// most.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of attempts to give an order that must not be lost.
+const OFFER_INTERVAL: Duration = Duration::from_millis(5);
 /// Longest wait for the worker's report.
 const REPORT_MAX: Duration = Duration::from_secs(8);
 
@@ -173,6 +175,27 @@ pub async fn ask<T: Send + 'static>(
     receiver.await.ok()
 }
 
+/// Runs a function on mapped regions in the worker's thread, as soon as the channel has room; `None` only if the worker
+/// has ended.
+pub async fn ask_until_taken<T: Send + 'static>(
+    orders: &Orders,
+    what: impl FnOnce(&mut Spaces) -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = oneshot::channel();
+    let order = PagingOrder(Box::new(move |spaces| drop(sender.send(what(spaces)))));
+    let mut refused = orders.offer(WorkerOrder::Paging(order));
+    loop {
+        match refused {
+            Ok(()) => return receiver.await.ok(),
+            Err(TrySendError::Disconnected(_)) => return None,
+            Err(TrySendError::Full(order)) => {
+                sleep(OFFER_INTERVAL).await;
+                refused = orders.offer(order);
+            }
+        }
+    }
+}
+
 /// Requests the worker's report; `None` if the worker does not answer in time.
 pub async fn report(orders: &Orders) -> Option<WorkerReport> {
     let (sender, receiver) = oneshot::channel();
@@ -216,9 +239,14 @@ impl Orders {
     /// # Errors
     /// [`OrdersGone`], also when the channel has no room.
     pub fn try_give(&self, order: WorkerOrder) -> Result<(), OrdersGone> {
+        self.offer(order).map_err(|_| OrdersGone)
+    }
+
+    /// Gives an order without waiting for room in the channel; an order that is not taken comes back in the error.
+    fn offer(&self, order: WorkerOrder) -> Result<(), TrySendError<WorkerOrder>> {
         let given = self.sender.try_send(order);
         self.waker.wake();
-        given.map_err(|_| OrdersGone)
+        given
     }
 
     /// Whether the worker confirms within `wait_limit` that it takes orders.
@@ -230,5 +258,36 @@ impl Orders {
     /// Wakes the worker without an order, so that it checks whether to stop.
     pub fn wake(&self) {
         self.waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time limit of the test, reached only if it fails.
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn an_order_that_must_not_be_lost_waits_for_room() {
+        let (orders, inbox) = Orders::channel(Waker::new().unwrap());
+        while orders.try_give(WorkerOrder::Quiet(0)).is_ok() {}
+        let worker = async {
+            let mut spaces = Spaces::new().unwrap();
+            loop {
+                match inbox.try_recv() {
+                    Ok(WorkerOrder::Paging(PagingOrder(order))) => return order(&mut spaces),
+                    Ok(_) => {}
+                    Err(_) => sleep(OFFER_INTERVAL).await,
+                }
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let both = async { tokio::join!(ask_until_taken(&orders, |spaces| spaces.is_empty()), worker) };
+        let (answer, ()) = runtime.block_on(async { timeout(LONG, both).await }).unwrap();
+        assert_eq!(answer, Some(true));
+        drop(inbox);
+        let ended = async { timeout(LONG, ask_until_taken(&orders, |_| ())).await };
+        assert_eq!(runtime.block_on(ended).unwrap(), None);
     }
 }

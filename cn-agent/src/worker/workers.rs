@@ -15,7 +15,7 @@ use cxloe_client::message::{AgentCounters, Session, WorkerCounters};
 use cxloe_cn_core::attachments::{AttachmentChange, worker_of};
 use cxloe_paging::Spaces;
 
-use super::order::{Orders, OrdersGone, WorkerOrder, WorkerReport, ask, report};
+use super::order::{Orders, OrdersGone, WorkerOrder, WorkerReport, ask, ask_until_taken, report};
 
 /// Senders of orders to the workers, by number; clones share the channels.
 #[derive(Clone, Debug)]
@@ -82,6 +82,14 @@ impl Workers {
             }
         }
         &self.0[0]
+    }
+
+    /// Removes an owner of space `id`. Waits for workers whose channels are full, because nothing else would remove it.
+    pub async fn disown(&self, id: u64) {
+        for orders in self.iter() {
+            // Only one worker has the space. One that has ended has none.
+            let _ = ask_until_taken(orders, move |spaces| spaces.own(id, false)).await;
+        }
     }
 
     /// Runs a function on the spaces of all workers; `None` if a worker has ended.
