@@ -2,6 +2,7 @@
 //! requests. The link to the manager passes the manager's answers here, the monitor of CXL devices its findings; each
 //! change is stored before it is carried out.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cxloe_cn_core::follow::{Follow, ManagerAnswer, ManagerRequest, RestartReason};
@@ -77,6 +78,8 @@ struct ControllerState {
     boot: String,
     state: StateFile,
     workers: Workers,
+    /// Changes that are stored and that the workers have not taken yet, in their order.
+    unsent: VecDeque<AttachmentChange>,
     drained: DrainedTickets,
     /// The link's table of memory nodes' UDP addresses.
     peers: Peers,
@@ -106,11 +109,12 @@ impl RegionController {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         attachments.prefer(preference);
         attachments.set_workers(workers.count());
-        let changes = attachments.begin();
-        let inner = ControllerState { attachments, leases, boot, state, workers, drained, peers, looker };
+        let unsent = attachments.begin().into();
+        let mut inner =
+            ControllerState { attachments, leases, boot, state, workers, unsent, drained, peers, looker };
         inner.publish_peers();
         let listing = RegionListing(Arc::new(Mutex::new((Vec::new(), node))));
-        inner.workers.follow(changes)?;
+        inner.send_changes()?;
         listing.show(&inner.attachments);
         Ok(RegionController { inner: Arc::new(Mutex::new(inner)), listing })
     }
@@ -168,18 +172,23 @@ impl RegionController {
         }
         // The addresses must be known before the worker opens sessions with the memory nodes.
         inner.publish_peers();
-        inner.workers.follow(changes)?;
+        inner.unsent.extend(changes);
+        let sent = inner.send_changes();
         self.listing.show(&inner.attachments);
         if let Some(looker) = inner.looker.as_ref().filter(|_| !inner.attachments.questions().is_empty()) {
             looker.wake();
         }
+        sent?;
         Ok(())
     }
 
     /// Records the regions for which the workers have reported the end of the drain: all modified lines are written
-    /// back.
+    /// back. Changes that a worker has not taken are sent again, also while the manager is absent.
     pub fn take_detached_regions(&self) {
         let mut inner = self.lock();
+        if let Err(error) = inner.send_changes() {
+            tracing::warn!(%error, changes = inner.unsent.len(), "changes of regions wait for a worker");
+        }
         let mut news = false;
         while let Some(ticket) = inner.drained.next() {
             if let Some(region) = inner.attachments.drained(ticket) {
@@ -363,6 +372,12 @@ impl ControllerState {
         self.state.store_leases(&leases)?;
         self.leases = leases;
         Ok(())
+    }
+
+    /// Sends the changes that are stored to the workers. What a worker does not take stays, because the stored state has
+    /// it, so that no later change would repeat it.
+    fn send_changes(&mut self) -> Result<(), OrdersGone> {
+        self.workers.follow(&mut self.unsent)
     }
 
     fn set_lease_size(&mut self, region: &Name, bytes: u64) -> Result<(), RefusalReason> {

@@ -8,6 +8,7 @@
 //!
 //! Workers share nothing. An order for all of them is sent to each, and their reports are added up.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,32 +105,39 @@ impl Workers {
         Some(answers)
     }
 
-    /// Sends each change as an order to the workers that it concerns.
-    pub fn follow(&self, changes: Vec<AttachmentChange>) -> Result<(), OrdersGone> {
-        for change in changes {
-            let region = match &change {
-                AttachmentChange::Keys(_) | AttachmentChange::Hold(_) => {
-                    for orders in self.iter() {
-                        orders.give(WorkerOrder::Follow(Box::new(change.clone())))?;
-                    }
-                    continue;
-                }
-                AttachmentChange::Attach(region)
-                | AttachmentChange::Extend { attachment: region, .. }
-                | AttachmentChange::Legs(region)
-                | AttachmentChange::Move(region)
-                | AttachmentChange::Drain { attachment: region, .. }
-                | AttachmentChange::Drop(region) => region,
-            };
-            let index = worker_of(region.hpa, self.count());
-            // Sessions of the other workers are parts of the first worker's sessions, so the first worker has to open
-            // its sessions with these memory nodes.
-            if index > 0 && adds_memory_nodes(&change) {
-                self.0[0].give(WorkerOrder::OpenSessions(Box::new(region.clone())))?;
-            }
-            self.0[index].give(WorkerOrder::Follow(Box::new(change)))?;
+    /// Sends each change as an order to the workers that it concerns, and removes it from `changes`.
+    ///
+    /// # Errors
+    /// A worker takes no orders now. Its change and those after it are left in `changes`, to be sent again. Only a change
+    /// for all workers reaches a worker twice then; those set a state, so that the second has no effect.
+    pub fn follow(&self, changes: &mut VecDeque<AttachmentChange>) -> Result<(), OrdersGone> {
+        while let Some(change) = changes.front() {
+            self.follow_one(change)?;
+            changes.pop_front();
         }
         Ok(())
+    }
+
+    fn follow_one(&self, change: &AttachmentChange) -> Result<(), OrdersGone> {
+        let order = || WorkerOrder::Follow(Box::new(change.clone()));
+        let region = match change {
+            AttachmentChange::Keys(_) | AttachmentChange::Hold(_) => {
+                return self.iter().try_for_each(|orders| orders.give(order()));
+            }
+            AttachmentChange::Attach(region)
+            | AttachmentChange::Extend { attachment: region, .. }
+            | AttachmentChange::Legs(region)
+            | AttachmentChange::Move(region)
+            | AttachmentChange::Drain { attachment: region, .. }
+            | AttachmentChange::Drop(region) => region,
+        };
+        let index = worker_of(region.hpa, self.count());
+        // Sessions of the other workers are parts of the first worker's sessions, so the first worker has to open its
+        // sessions with these memory nodes.
+        if index > 0 && adds_memory_nodes(change) {
+            self.0[0].give(WorkerOrder::OpenSessions(Box::new(region.clone())))?;
+        }
+        self.0[index].give(order())
     }
 
     /// Has all workers report when no operation is in flight that began before the manager's changes up to `event`. If
@@ -217,7 +225,10 @@ pub fn named(worker: usize, mut sessions: Vec<Session>) -> Vec<Session> {
 
 #[cfg(test)]
 mod tests {
+    use crossbeam_channel::Receiver;
+
     use super::*;
+    use crate::worker::sleeper::Waker;
     use cxloe_client::message::Counters;
     use cxloe_wire::session::RequesterStatus;
 
@@ -244,6 +255,27 @@ mod tests {
         let each: Vec<_> =
             sessions.iter().map(|of| (of.worker, of.status.peer.as_str(), of.peer())).collect();
         assert_eq!(each, [(Some(0), PEER, PEER), (Some(1), "02:00:00:00:00:02 worker 1", PEER)]);
+    }
+
+    #[test]
+    fn changes_that_a_worker_does_not_take_are_left_in_their_order() {
+        let (channels, inboxes): (Vec<_>, Vec<_>) =
+            (0..2).map(|_| Orders::channel(Waker::new().unwrap())).unzip();
+        let workers = Workers::new(channels);
+        while workers.get(1).unwrap().try_give(WorkerOrder::Quiet(0)).is_ok() {}
+        let mut changes = VecDeque::from([AttachmentChange::Hold(true), AttachmentChange::Hold(false)]);
+        assert!(workers.follow(&mut changes).is_err());
+        assert_eq!(changes, [AttachmentChange::Hold(true), AttachmentChange::Hold(false)]);
+        while inboxes[1].try_recv().is_ok() {}
+        assert!(workers.follow(&mut changes).is_ok() && changes.is_empty());
+        let followed = |inbox: &Receiver<WorkerOrder>| {
+            let held = |order| match order {
+                WorkerOrder::Follow(change) => Some(*change == AttachmentChange::Hold(true)),
+                _ => None,
+            };
+            inbox.try_iter().filter_map(held).collect::<Vec<bool>>()
+        };
+        assert_eq!((followed(&inboxes[1]), followed(&inboxes[0]).last()), (vec![true, false], Some(&false)));
     }
 
     #[test]
