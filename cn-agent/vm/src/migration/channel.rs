@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cxloe_wire::session::NoisePrimitives;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -22,7 +22,7 @@ const SEALED_MAX: usize = 65535;
 const SEAL: usize = 16;
 /// Maximum length of a record's content in bytes, without the byte for its kind.
 pub const CONTENT_MAX: usize = SEALED_MAX - SEAL - 1;
-/// Longest wait for the peer's message in the handshake.
+/// Longest time for the peer's message in the handshake, however it is divided.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Longest time for which the peer may take nothing of what is sent; the guest may be stopped meanwhile.
 const STALL_MAX: Duration = Duration::from_secs(10);
@@ -65,6 +65,28 @@ impl Stream {
             Stream::Tcp(stream) => stream.set_read_timeout(limit),
             Stream::Unix(stream) => stream.set_read_timeout(limit),
         }
+    }
+
+    /// Fills `buffer`, by the time `until` if there is one, however little the peer sends at a time.
+    fn read_by(&mut self, mut buffer: &mut [u8], until: Option<Instant>) -> io::Result<()> {
+        let Some(until) = until else { return self.read_exact(buffer) };
+        let late =
+            || io::Error::new(io::ErrorKind::TimedOut, "the other end has not sent its message in time");
+        while !buffer.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(late());
+            }
+            self.set_read_limit(Some(left))?;
+            match self.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => buffer = &mut buffer[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn shut_down(&self) {
@@ -151,7 +173,7 @@ pub fn open(
     let mut state = builder(ephemeral, ticket).and_then(Builder::build_initiator).map_err(broken)?;
     let mut stream = ready(stream)?;
     send_handshake(&mut stream, &mut state)?;
-    receive_handshake(&mut stream, &mut state)?;
+    receive_handshake(&mut stream, &mut state, HANDSHAKE_MAX)?;
     halves(stream, state)
 }
 
@@ -166,7 +188,7 @@ pub fn accept(
 ) -> io::Result<(SealedSender, SealedReceiver)> {
     let mut state = builder(ephemeral, ticket).and_then(Builder::build_responder).map_err(broken)?;
     let mut stream = ready(stream)?;
-    receive_handshake(&mut stream, &mut state)?;
+    receive_handshake(&mut stream, &mut state, HANDSHAKE_MAX)?;
     send_handshake(&mut stream, &mut state)?;
     halves(stream, state)
 }
@@ -185,7 +207,6 @@ fn ready(stream: Stream) -> io::Result<Stream> {
         }
         Stream::Unix(stream) => stream.set_write_timeout(Some(STALL_MAX))?,
     }
-    stream.set_read_limit(Some(HANDSHAKE_MAX))?;
     Ok(stream)
 }
 
@@ -196,15 +217,16 @@ fn send_handshake(stream: &mut Stream, state: &mut HandshakeState) -> io::Result
     stream.write_all(&message[..2 + length])
 }
 
-fn receive_handshake(stream: &mut Stream, state: &mut HandshakeState) -> io::Result<()> {
+fn receive_handshake(stream: &mut Stream, state: &mut HandshakeState, limit: Duration) -> io::Result<()> {
+    let until = Some(Instant::now() + limit);
     let mut length = [0; 2];
-    stream.read_exact(&mut length)?;
+    stream.read_by(&mut length, until)?;
     let mut message = [0; 254];
     let length = usize::from(u16::from_be_bytes(length));
     let message = message.get_mut(..length).ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidData, "the other end is no `cn-agent vm` of this release")
     })?;
-    stream.read_exact(message)?;
+    stream.read_by(message, until)?;
     state.read_message(message, &mut [0; 256]).map_err(broken).map(drop)
 }
 
@@ -273,15 +295,19 @@ impl SealedReceiver {
     /// # Errors
     /// The kernel's error; [`io::ErrorKind::InvalidData`] if the record was changed.
     pub fn record(&mut self) -> io::Result<Option<Record<'_>>> {
+        self.record_by(None)
+    }
+
+    fn record_by(&mut self, until: Option<Instant>) -> io::Result<Option<Record<'_>>> {
         let mut length = [0; 2];
-        match self.stream.read_exact(&mut length) {
+        match self.stream.read_by(&mut length, until) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error),
         }
         let length = usize::from(u16::from_be_bytes(length));
         self.sealed.resize(length, 0);
-        self.stream.read_exact(&mut self.sealed)?;
+        self.stream.read_by(&mut self.sealed, until)?;
         self.plain.resize(length, 0);
         // The number is part of the seal, so a record that is repeated or out of order is refused.
         let opened = self.noise.read_message(self.next, &self.sealed, &mut self.plain).map_err(broken)?;
@@ -293,12 +319,13 @@ impl SealedReceiver {
         }
     }
 
+    /// Receives a message, all of it within `limit`.
+    ///
     /// # Errors
-    /// The kernel's error, also for silence and for the end of the connection; [`io::ErrorKind::InvalidData`] for
-    /// anything but a message of the type `T`.
+    /// The kernel's error, also for the end of the connection; [`io::ErrorKind::TimedOut`];
+    /// [`io::ErrorKind::InvalidData`] for anything but a message of the type `T`.
     pub fn message<T: DeserializeOwned>(&mut self, limit: Duration) -> io::Result<T> {
-        self.stream.set_read_limit(Some(limit))?;
-        let message = match self.record()? {
+        let message = match self.record_by(Some(Instant::now() + limit))? {
             Some(Record::Message(bytes)) => serde_json::from_slice(bytes).map_err(io::Error::from),
             Some(Record::State(_)) => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, "state before its time"))
@@ -385,6 +412,28 @@ mod tests {
             assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap());
             assert_eq!(getsockopt(&stream, sockopt::TcpKeepIdle).unwrap(), PROBES.0);
         }
+    }
+
+    #[test]
+    fn a_peer_that_sends_byte_by_byte_does_not_hold_the_other_side() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        // Each byte comes long before the limit, and the last one after it.
+        let dripping = thread::spawn(move || {
+            let bytes = [0, 254].into_iter().chain([1; 254]);
+            for byte in bytes {
+                if there.write_all(&[byte]).is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let ticket = Ticket::of([9; 32]);
+        let mut state = builder([2; 32], &ticket).and_then(Builder::build_responder).unwrap();
+        let mut stream = Stream::Unix(here);
+        let error = receive_handshake(&mut stream, &mut state, Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(stream);
+        dripping.join().unwrap();
     }
 
     #[test]
