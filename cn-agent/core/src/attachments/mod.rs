@@ -82,9 +82,10 @@ impl Attachment {
         (same && new.starts_with(&old)).then_some(before.region.size)
     }
 
-    /// Bytes of the region that lie beyond its window.
+    /// Bytes of the region beyond its [`reach`](Self::reach), if it is larger than its window. With three ways, up to two
+    /// pages within the window are among them: their last lines would be at addresses outside it.
     pub fn beyond(&self) -> u64 {
-        self.region.size.saturating_sub(self.window)
+        if self.region.size <= self.window { 0 } else { self.region.size.saturating_sub(self.reach()) }
     }
 }
 
