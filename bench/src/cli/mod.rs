@@ -149,20 +149,7 @@ pub fn run() -> ExitCode {
         Command::Trace(args) => return ended(trace::run(&args)),
         command => command,
     };
-    let makes_lab = match &command {
-        Command::Quickstart(_)
-        | Command::Report(_)
-        | Command::Keys(_)
-        | Command::Outages(_)
-        | Command::Chaos(_)
-        | Command::Survival(_) => true,
-        Command::Fault(args) => args.makes_lab(),
-        Command::Pattern(args) => args.makes_lab(),
-        Command::Paper(args) => args.makes_lab(),
-        Command::Compare(args) => args.makes_lab(),
-        Command::Programs(args) => args.makes_lab(),
-        _ => false,
-    };
+    let makes_lab = makes_lab(&command);
     // The reason is determined before this process enters namespaces, which it cannot leave again.
     let no_lab = match &command {
         Command::Quickstart(args) if args.may_use_udp() => cxloe_lab::may_make_labs().err(),
@@ -248,6 +235,26 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Whether the command makes a lab, for which this process needs a user namespace of its own if it is not root's.
+fn makes_lab(command: &Command) -> bool {
+    match command {
+        Command::Quickstart(_)
+        | Command::Report(_)
+        | Command::Keys(_)
+        | Command::Outages(_)
+        | Command::Chaos(_)
+        | Command::Move(_)
+        | Command::Survival(_) => true,
+        Command::Fault(args) => args.makes_lab(),
+        Command::Pattern(args) => args.makes_lab(),
+        Command::Scale(args) => args.makes_lab(),
+        Command::Paper(args) => args.makes_lab(),
+        Command::Compare(args) => args.makes_lab(),
+        Command::Programs(args) => args.makes_lab(),
+        _ => false,
+    }
+}
+
 /// Prints the error of a command that has failed.
 fn ended(result: Result<(), Failure>) -> ExitCode {
     match result {
@@ -256,5 +263,17 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
             to_stderr!("cxloe-bench: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measurements_in_a_lab_are_known_as_such() {
+        let makes = |words: &str| makes_lab(&Cli::try_parse_from(words.split(' ')).unwrap().command);
+        assert!(makes("cxloe-bench move") && makes("cxloe-bench scale --workers 1,2"));
+        assert!(!makes("cxloe-bench scale --simulate 500") && !makes("cxloe-bench scale -i eth9"));
     }
 }

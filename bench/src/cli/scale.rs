@@ -71,6 +71,13 @@ pub struct Args {
     output: OutputArgs,
 }
 
+impl Args {
+    /// True if the command makes a lab, for which this process must be able to create namespaces.
+    pub fn makes_lab(&self) -> bool {
+        !self.workers.is_empty()
+    }
+}
+
 fn queues(text: &str) -> Result<u8, String> {
     let queues = text.parse().ok().filter(|n: &u8| n.is_power_of_two() && *n <= SHARDS_MAX);
     queues.ok_or_else(|| format!("`{text}` is not one of 1, 2, 4, 8 and {SHARDS_MAX}"))
@@ -109,7 +116,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     if let Some(worker_frame_ns) = args.simulate {
         return simulated(worker_frame_ns, args.queues);
     }
-    if !args.workers.is_empty() {
+    if args.makes_lab() {
         return by_workers(args, &interrupt);
     }
     let link = args
