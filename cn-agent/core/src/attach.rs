@@ -236,7 +236,7 @@ impl SessionSettings {
                 let added =
                     engine.add_route(Route { decoder: Decoder { base, size, ways, granularity }, targets });
                 if added.is_ok() {
-                    self.set_legs(engine, region, index, base, now)?;
+                    self.set_legs(engine, region, index, base, false, now)?;
                 }
                 added
             }
@@ -286,6 +286,7 @@ impl SessionSettings {
     }
 
     /// Updates which legs (copies of the region's parts on memory nodes) are in sync, without interrupting operations.
+    /// If the manager's store was `restored` from a backup, legs that this node has not in sync are doubted.
     ///
     /// # Errors
     /// [`AttachError::NoAddress`] if a memory node has registered no MAC address.
@@ -293,12 +294,13 @@ impl SessionSettings {
         &self,
         engine: &mut Engine,
         attachment: &Attachment,
+        restored: bool,
         now: Time,
     ) -> Result<(), AttachError> {
         let Attachment { region, hpa, window, backing } = attachment;
         for (index, decoder) in region.decoders.iter().enumerate() {
             if reach_of(decoder, *window) > 0 && !backing.serves(decoder) {
-                self.set_legs(engine, region, index, hpa + decoder.offset, now)?;
+                self.set_legs(engine, region, index, hpa + decoder.offset, restored, now)?;
             }
         }
         Ok(())
@@ -311,6 +313,7 @@ impl SessionSettings {
         region: &Region,
         decoder: usize,
         base: u64,
+        restored: bool,
         now: Time,
     ) -> Result<(), AttachError> {
         for position in 0..region.decoders[decoder].ways.count() {
@@ -329,7 +332,10 @@ impl SessionSettings {
             engine.bar(|mac| self.keys.bars(mac), now);
             // Unless one leg (a copy on a memory node) is in sync, there is no content to serve or to copy.
             if targets.iter().any(|leg| leg.in_sync) {
-                engine.set_legs(base, position as u8, &targets, region.epoch, now);
+                match restored {
+                    true => engine.set_restored_legs(base, position as u8, &targets, region.epoch, now),
+                    false => engine.set_legs(base, position as u8, &targets, region.epoch, now),
+                }
             }
         }
         Ok(())

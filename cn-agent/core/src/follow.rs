@@ -208,10 +208,14 @@ impl Follow {
                     self.phase = FollowPhase::Refusing(lacking.into());
                     return Ok(Vec::new());
                 }
+                let is_given_up = lineage::is_given_up(&answer.lineage, answer.watermark, attachments.seen());
                 (self.registration, self.run) = (answer.registration, answer.watermark.run);
                 (self.heartbeat_ms, self.after_event) = (answer.heartbeat_ms.max(1), answer.after_event);
                 attachments.set_manager_watermark(answer.watermark);
-                let changes = attachments.follow(&answer.regions, answer.held);
+                let changes = match is_given_up {
+                    true => attachments.follow_restored(&answer.regions, answer.held),
+                    false => attachments.follow(&answer.regions, answer.held),
+                };
                 attachments.follow_devices(&answer.devices);
                 Ok(changes)
             }
@@ -310,6 +314,37 @@ mod tests {
         assert_eq!(follow.on_answer(ManagerAnswer::Stale, &mut attachments), Ok(Vec::new()));
         assert!(matches!(follow.next(&attachments, 0), ManagerRequest::NotFollowed(_)));
         assert_eq!(follow.on_answer(ManagerAnswer::Done, &mut attachments), Err(RestartReason::Stale));
+    }
+
+    #[test]
+    fn only_the_registration_with_a_store_whose_loss_was_given_up_lowers_an_epoch() {
+        let (mut follow, mut attachments) = (follow(), Attachments::default());
+        let at = |epoch| {
+            let mut region = crate::attachments::tests::spread("a", 2 << 20, 1);
+            region.epoch = epoch;
+            vec![region]
+        };
+        let listing = |answer: ManagerAnswer, epoch, adopted: Vec<Watermark>| {
+            let ManagerAnswer::Registered(mut answer) = answer else { panic!("a registration") };
+            answer.regions = at(epoch);
+            answer.lineage[0].adopted = adopted;
+            ManagerAnswer::Registered(answer)
+        };
+        follow.next(&attachments, 0);
+        follow.on_answer(listing(registered(1, 9, 5), 7, Vec::new()), &mut attachments).unwrap();
+        let seen = attachments.seen();
+
+        // The same run again, whose answer was overtaken; then an old store that is refused, and then adopted.
+        for (answer, adopted, shown) in [
+            (registered(1, 9, 5), Vec::new(), 7),
+            (registered(2, 4, 6), Vec::new(), 7),
+            (registered(2, 4, 6), vec![seen], 3),
+        ] {
+            follow.restart();
+            follow.next(&attachments, 0);
+            follow.on_answer(listing(answer, 3, adopted), &mut attachments).unwrap();
+            assert_eq!(attachments.list()[0].epoch, shown);
+        }
     }
 
     #[test]

@@ -127,6 +127,7 @@ impl Workers {
             AttachmentChange::Attach(region)
             | AttachmentChange::Extend { attachment: region, .. }
             | AttachmentChange::Legs(region)
+            | AttachmentChange::RestoredLegs(region)
             | AttachmentChange::Move(region)
             | AttachmentChange::Drain { attachment: region, .. }
             | AttachmentChange::Drop(region) => region,
@@ -211,7 +212,10 @@ const NUMBERED: u64 = cxloe_wire::frame::SHARDS_MAX as u64;
 fn adds_memory_nodes(change: &AttachmentChange) -> bool {
     matches!(
         change,
-        AttachmentChange::Attach(_) | AttachmentChange::Extend { .. } | AttachmentChange::Legs(_)
+        AttachmentChange::Attach(_)
+            | AttachmentChange::Extend { .. }
+            | AttachmentChange::Legs(_)
+            | AttachmentChange::RestoredLegs(_)
     )
 }
 

@@ -87,7 +87,12 @@ impl Program {
                 self.dropped(addresses(&attachment));
             }
             AttachmentChange::Legs(attachment) => {
-                managed.station.follow_legs(engine, &attachment, now).expect("its memory nodes are known");
+                let followed = managed.station.follow_legs(engine, &attachment, false, now);
+                followed.expect("its memory nodes are known");
+            }
+            AttachmentChange::RestoredLegs(attachment) => {
+                let followed = managed.station.follow_legs(engine, &attachment, true, now);
+                followed.expect("its memory nodes are known");
             }
             AttachmentChange::Keys(reported) => managed.station.update_keys(engine, reported, now),
             AttachmentChange::Hold(held) => engine.set_in_reset(held),
@@ -255,6 +260,7 @@ fn description(change: &AttachmentChange) -> String {
         }
         AttachmentChange::Drop(attachment) => what("drop", attachment),
         AttachmentChange::Legs(attachment) => what("legs of", attachment),
+        AttachmentChange::RestoredLegs(attachment) => what("restored legs of", attachment),
         AttachmentChange::Hold(held) => format!("held: {held}"),
         AttachmentChange::Keys(keys) => format!("keys of {} memory nodes", keys.len()),
     }

@@ -144,8 +144,8 @@ impl World {
         world
     }
 
-    /// Passes the state of both legs (copies) to the engine; legs that are in sync come first.
-    fn tell(&mut self) {
+    /// State of both legs (copies) for the engine; legs that are in sync come first.
+    fn legs(&self) -> [LegTarget; TARGETS] {
         let leg = |index: usize| LegTarget {
             peer: self.peers[index],
             cmem: 0,
@@ -154,6 +154,12 @@ impl World {
         };
         let mut legs = [leg(0), leg(1)];
         legs.sort_by_key(|leg| !leg.in_sync);
+        legs
+    }
+
+    /// Passes the state of both legs (copies) to the engine.
+    fn tell(&mut self) {
+        let legs = self.legs();
         self.engine.set_legs(0, 0, &legs, self.epoch, self.net.now());
     }
 
@@ -286,6 +292,22 @@ impl World {
         self.history[line as usize].busy = true;
         self.next += 1;
     }
+
+    /// Checks that both copies are equal and have the acknowledged writes.
+    fn check_copies(&self, seed: u64) {
+        for line in 0..LINES {
+            let lines = [0, 1].map(|index| self.mns[index].line(CN, line * 64).expect("it is mapped"));
+            let (history, got) =
+                (&self.history[line as usize], u32::from_le_bytes(lines[0][8..12].try_into().unwrap()));
+            assert_eq!(lines[0], lines[1], "seed {seed}: copies of line {line} differ");
+            if history.acknowledged > 0 {
+                assert!(
+                    got >= history.acknowledged && got <= history.written,
+                    "seed {seed}: line {line} has {got}"
+                );
+            }
+        }
+    }
 }
 
 /// Runs random operations and failures, and checks the outcome. Returns how often a leg (a copy on one memory node)
@@ -326,18 +348,7 @@ fn play(seed: u64) -> (usize, u32) {
     for _ in 0..200 {
         world.step();
     }
-    for line in 0..LINES {
-        let lines = [0, 1].map(|index| world.mns[index].line(CN, line * 64).expect("it is mapped"));
-        let (history, got) =
-            (&world.history[line as usize], u32::from_le_bytes(lines[0][8..12].try_into().unwrap()));
-        assert_eq!(lines[0], lines[1], "seed {seed}: copies of line {line} differ");
-        if history.acknowledged > 0 {
-            assert!(
-                got >= history.acknowledged && got <= history.written,
-                "seed {seed}: line {line} has {got}"
-            );
-        }
-    }
+    world.check_copies(seed);
     (world.stale_count, world.next)
 }
 
@@ -373,6 +384,42 @@ fn reads_and_writes_in_flight_outlive_a_leg_that_leaves() {
         world.step();
     }
     assert_eq!(world.failures, 0);
+}
+
+/// Scenario: a leg (copy) is stale and lacks writes, and the manager's store is replaced by an older copy of itself, with an
+/// earlier epoch, that lists the leg as in sync. The leg must not be read from, and must be filled.
+#[test]
+fn a_leg_that_a_restored_store_lists_as_in_sync_is_filled_before_it_is_read() {
+    let mut world = World::new(1);
+    while world.in_sync != [true; 2] {
+        world.step();
+    }
+    let end = world.net.now() + MS * 20_000;
+    world.cut = [true, false];
+    while world.in_sync[0] {
+        assert!(world.net.now() < end, "the leg that is cut off does not become stale");
+        world.operate();
+        world.step();
+    }
+    (0..400).for_each(|_| world.operate());
+    while !world.ops.is_empty() {
+        assert!(world.net.now() < end, "{} operations wait for a stale leg", world.ops.len());
+        world.step();
+    }
+    let stale_count = world.stale_count;
+    world.answers.clear();
+    (world.cut, world.in_sync, world.epoch) = ([false; TARGETS], [true; TARGETS], 0);
+    let legs = world.legs();
+    world.engine.set_restored_legs(0, 0, &legs, world.epoch, world.net.now());
+    while world.stale_count == stale_count || world.in_sync != [true; 2] || !world.ops.is_empty() {
+        assert!(world.net.now() < end, "in sync: {:?}, epoch {}", world.in_sync, world.epoch);
+        if world.in_sync != [true; 2] || world.stale_count == stale_count {
+            world.operate();
+        }
+        world.step();
+    }
+    (0..200).for_each(|_| world.step());
+    world.check_copies(1);
 }
 
 /// Scenario: a memory node unmaps a leg (a copy) before the compute node removes the leg. The requests that the memory

@@ -99,6 +99,9 @@ pub enum AttachmentChange {
     /// Updates which legs (copies on memory nodes) of an attached region are in sync; operations on the region
     /// continue.
     Legs(Attachment),
+    /// As [`Legs`](Self::Legs), by a manager over a restored store: legs that the store lists as in sync may lack writes
+    /// that this node knows of.
+    RestoredLegs(Attachment),
     /// Writes back a region's dirty lines, then makes it unreachable. An [`Attach`](Self::Attach) with the
     /// new routes follows in the same list.
     Move(Attachment),
@@ -348,7 +351,7 @@ impl Attachments {
         let mut changes = Vec::new();
         let known = self.by_name.get(&region.name);
         if known.is_some_and(|known| known.region.created_ms == region.created_ms) {
-            self.follow_one(region, &mut changes);
+            self.follow_one(region, false, &mut changes);
         }
         changes
     }
@@ -361,6 +364,16 @@ impl Attachments {
 
     /// Applies the manager's answer: all of this compute node's regions, and whether the node is suspended.
     pub fn follow(&mut self, regions: &[Region], held: bool) -> Vec<AttachmentChange> {
+        self.follow_all(regions, held, false)
+    }
+
+    /// Applies the answer to the registration with a manager whose store lacks changes that this node has seen, and whose
+    /// administrator has given up these changes: unlike in [`follow`](Self::follow), a region may have an earlier epoch.
+    pub fn follow_restored(&mut self, regions: &[Region], held: bool) -> Vec<AttachmentChange> {
+        self.follow_all(regions, held, true)
+    }
+
+    fn follow_all(&mut self, regions: &[Region], held: bool, restored: bool) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         if self.held != held {
             self.held = held;
@@ -387,15 +400,18 @@ impl Attachments {
             .map(|region| ReleasedRegion { name: region.name.clone(), created_ms: region.created_ms })
             .collect();
         for region in listed.into_values() {
-            self.follow_one(region, &mut changes);
+            self.follow_one(region, restored, &mut changes);
         }
         changes
     }
 
-    fn follow_one(&mut self, region: &Region, changes: &mut Vec<AttachmentChange>) {
+    fn follow_one(&mut self, region: &Region, restored: bool, changes: &mut Vec<AttachmentChange>) {
         if matches!(region.state, RegionState::Creating | RegionState::Draining) {
             // A region in these states cannot be used. Its entry in this table keeps the former description, for
             // instance while the manager resets the region.
+            if let Some(known) = self.by_name.get_mut(&region.name).filter(|_| restored) {
+                known.region.epoch = region.epoch;
+            }
             return;
         }
         if !self.by_name.contains_key(&region.name) {
@@ -407,7 +423,7 @@ impl Attachments {
             self.by_name.insert(region.name.clone(), attachment);
         }
         let Some(attachment) = self.by_name.get_mut(&region.name) else { return };
-        if region.epoch < attachment.region.epoch {
+        if region.epoch < attachment.region.epoch && !restored {
             // The answer is older than one that was already applied, so it is ignored.
             return;
         }
@@ -427,11 +443,15 @@ impl Attachments {
         }
         if !self.is_to_drain(region) && self.phase(&region.name) == AttachmentPhase::Attached {
             let (old, new) = (ways(&before, &now.backing), ways(region, &now.backing));
-            if old == new && before.epoch == region.epoch {
+            if old == new && before.epoch == region.epoch && !restored {
                 return;
             }
             if keeps_legs(&before, region) {
-                changes.push(AttachmentChange::Legs(now.clone()));
+                changes.push(if restored {
+                    AttachmentChange::RestoredLegs(now.clone())
+                } else {
+                    AttachmentChange::Legs(now.clone())
+                });
                 if before.size < region.size {
                     changes.push(AttachmentChange::Extend { from: before.size, attachment: now.clone() });
                 }

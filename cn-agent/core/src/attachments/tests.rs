@@ -86,6 +86,7 @@ fn hpas(changes: &[AttachmentChange]) -> Vec<u64> {
     let hpa = |change: &AttachmentChange| match change {
         AttachmentChange::Attach(a)
         | AttachmentChange::Legs(a)
+        | AttachmentChange::RestoredLegs(a)
         | AttachmentChange::Move(a)
         | AttachmentChange::Drop(a) => Some(a.hpa),
         AttachmentChange::Drain { attachment, .. } | AttachmentChange::Extend { attachment, .. } => {
@@ -273,6 +274,31 @@ fn the_epoch_shown_never_goes_back() {
         table.follow(&[Region { epoch: told, ..region("a", 2 * MIB, RegionState::Active) }], false);
         assert_eq!(table.list()[0].epoch, shown);
     }
+    // A store that was restored from a backup has an earlier epoch, which the registration with it brings.
+    let at = |epoch| [Region { epoch, ..region("a", 2 * MIB, RegionState::Active) }];
+    table.follow_restored(&at(1), false);
+    assert_eq!(table.list()[0].epoch, 1);
+    table.follow(&at(2), false);
+    assert_eq!(table.list()[0].epoch, 2);
+    table.follow(&at(1), false);
+    assert_eq!(table.list()[0].epoch, 2, "an answer that was overtaken");
+}
+
+#[test]
+fn a_restored_store_changes_the_legs_of_a_mirrored_region() {
+    let mut table = Attachments::default();
+    let mut mirrored = region("a", 2 * MIB, RegionState::Active);
+    let mut copy = mirrored.legs[0].clone();
+    (copy.copy, copy.cmem_base) = (1, 2 * MIB);
+    copy.macs = vec!["02:00:00:00:01:09".parse().unwrap()];
+    mirrored.legs.push(copy);
+    let (mut later, restored) = (mirrored.clone(), mirrored.clone());
+    (later.epoch, later.legs[0].state) = (1, LegState::Stale);
+    table.follow(std::slice::from_ref(&mirrored), false);
+    table.follow(std::slice::from_ref(&later), false);
+    assert_eq!(table.follow(std::slice::from_ref(&restored), false), []);
+    let changes = table.follow_restored(&[restored], false);
+    assert!(matches!(&changes[..], [AttachmentChange::RestoredLegs(_)]), "{changes:?}");
 }
 
 #[test]

@@ -20,6 +20,7 @@ impl EngineUsers {
             _ => {}
         }
         let drains = &mut self.drains;
+        let restored = matches!(change, AttachmentChange::RestoredLegs(_));
         match change {
             AttachmentChange::Attach(region) if let Some(before) = self.waiting_moves.remove(region.hpa) => {
                 self.stay(&before, &region, engine, now);
@@ -63,9 +64,9 @@ impl EngineUsers {
                 let region = now;
                 tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
             }
-            AttachmentChange::Legs(attachment) => {
+            AttachmentChange::Legs(attachment) | AttachmentChange::RestoredLegs(attachment) => {
                 let Attachment { region, .. } = &attachment;
-                match self.station.follow_legs(engine, &attachment, now) {
+                match self.station.follow_legs(engine, &attachment, restored, now) {
                     Ok(()) => tracing::info!(
                         region = %region.name, state = %region.state, epoch = region.epoch,
                         "the region's legs have changed"
@@ -90,7 +91,7 @@ impl EngineUsers {
     fn stay(&mut self, before: &Attachment, region: &Attachment, engine: &mut Engine, now: Time) {
         tracing::info!(region = %region.region.name, "region stays attached");
         self.extend(region, before.region.size, engine, now);
-        if let Err(error) = self.station.follow_legs(engine, region, now) {
+        if let Err(error) = self.station.follow_legs(engine, region, false, now) {
             tracing::error!(%error, "the region's legs are not followed");
         }
     }

@@ -61,6 +61,21 @@ pub fn check(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> Result<()
 ///
 /// For a `seen` without a run's number, only term and revision are compared.
 pub fn contains(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
+    continues(terms, own, seen) || adopts(terms, seen)
+}
+
+/// Returns true if a store [`contains`] `seen` only because an administrator gave up the history up to `seen`: numbers
+/// that only grow in one history, such as a region's epoch, may be lower in this store than a node has seen them.
+pub fn is_given_up(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
+    !continues(terms, own, seen) && adopts(terms, seen)
+}
+
+fn adopts(terms: &[LeaderTerm], seen: Watermark) -> bool {
+    seen.run != 0 && terms.iter().any(|leader| leader.adopts(seen))
+}
+
+/// Whether the store has all changes up to `seen` itself.
+fn continues(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
     if seen.run == 0 {
         return seen.term <= own.term && seen.revision <= own.revision;
     }
@@ -69,7 +84,7 @@ pub fn contains(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
         Some(at) => terms.get(at + 1).map_or(own.revision, |next| next.first.saturating_sub(1)),
         None => 0,
     };
-    seen.revision <= last || terms.iter().any(|leader| leader.adopts(seen))
+    seen.revision <= last
 }
 
 /// Returns the part of `terms` that [`contains`] needs to decide about `seen`, and the latest term.
@@ -144,6 +159,8 @@ mod tests {
         let own = at(3, 1001, 14);
         assert!(holds(&terms, own, at(2, 22, 15)) && holds(&terms, own, at(2, 22, 3)));
         assert!(holds(&terms, own, at(9, 99, 500)));
+        assert!(is_given_up(&terms, own, at(2, 22, 15)) && !is_given_up(&terms, own, at(2, 22, 16)));
+        assert!(!is_given_up(&terms, own, at(1, 11, 9)), "the store has it itself");
         assert!(!holds(&terms, own, at(2, 22, 16)) && !holds(&terms, own, at(9, 98, 1)));
     }
 

@@ -50,6 +50,59 @@ impl Engine {
     /// are sent to the other leg, and writes no longer wait for the stale one. A description of an earlier
     /// `epoch` of the region is ignored.
     pub fn set_legs(&mut self, hpa: u64, position: u8, legs: &[LegTarget], epoch: u64, now: Time) {
+        let mirror = self.routes.target_at(hpa, position).and_then(|target| target.mirror);
+        let known = mirror.and_then(|number| self.core.mirrors.get(number));
+        if known.is_some_and(|mirror| epoch < mirror.epoch) {
+            return;
+        }
+        self.replace_legs(hpa, position, legs, epoch, now);
+    }
+
+    /// As [`set_legs`](Self::set_legs), by a manager over a restored store: the epoch may be earlier, and legs may be listed
+    /// as in sync that lack later writes. A leg that this node had not in sync is not read from, and the manager is asked
+    /// to declare it stale. If no other leg is listed as in sync, the content of the restored store's leg is used, and the
+    /// other leg misses every page.
+    pub fn set_restored_legs(&mut self, hpa: u64, position: u8, legs: &[LegTarget], epoch: u64, now: Time) {
+        let Some(target) = self.routes.target_at(hpa, position) else { return };
+        let known = target.mirror.and_then(|number| self.core.mirrors.get_mut(number));
+        let sound: Vec<(usize, u64)> = match known {
+            Some(mirror) => {
+                mirror.filled_epoch = 0;
+                let sound = mirror.legs.iter().filter(|leg| leg.must_have() && leg.missed_nothing());
+                sound.map(|leg| (leg.peer, leg.cmem)).collect()
+            }
+            None => [(target.peer, target.cmem)].into(),
+        };
+        self.replace_legs(hpa, position, legs, epoch, now);
+        let number = self.routes.target_at(hpa, position).and_then(|target| target.mirror);
+        let Some(number) = number else { return };
+        self.doubt_legs(number, legs, &sound, now);
+        self.choose_read_leg(number, legs);
+    }
+
+    /// Has the legs filled again that are not among those that were in sync, `sound`, with peer and CMem address.
+    fn doubt_legs(&mut self, number: u16, legs: &[LegTarget], sound: &[(usize, u64)], now: Time) {
+        let is_sound = |peer: usize, cmem: u64| sound.contains(&(peer, cmem));
+        let has_content = legs.iter().any(|leg| leg.in_sync && is_sound(leg.peer, leg.cmem));
+        for side in 0..2 {
+            let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
+            let all = mirror.all_pages();
+            let known = &mirror.legs[side];
+            let is_listed = legs.iter().any(|listed| listed.in_sync && listed.is(known));
+            let leg = &mut mirror.legs[side];
+            match (is_listed, has_content) {
+                (true, true) if !is_sound(leg.peer, leg.cmem) => {
+                    (leg.failing, leg.missed_write) = (true, true);
+                }
+                (false, false) => leg.mode = LegMode::Stale,
+                _ => continue,
+            }
+            (leg.missed, leg.since, leg.reported) = (all, now, None);
+            self.leave_leg(number, side, now);
+        }
+    }
+
+    fn replace_legs(&mut self, hpa: u64, position: u8, legs: &[LegTarget], epoch: u64, now: Time) {
         let Some(target) = self.routes.target_at(hpa, position) else { return };
         let bytes = self.routes.bytes_of_targets(hpa);
         let is_target = |leg: &LegTarget| (leg.peer, leg.cmem) == (target.peer, target.cmem);
@@ -102,9 +155,6 @@ impl Engine {
             _ => return,
         };
         let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
-        if epoch < mirror.epoch {
-            return;
-        }
         mirror.epoch = epoch;
         // A leg that the manager no longer describes is replaced by a newly described leg, if there is one.
         let gone = [0, 1].map(|side| !legs.iter().any(|leg| leg.is(&mirror.legs[side])));
@@ -160,7 +210,11 @@ impl Engine {
             (LegMode::Synced | LegMode::Joining, false) => {
                 (known.mode, known.failing, known.missed_write) = (LegMode::Stale, false, false);
                 (known.since, known.reported) = (now, None);
-                known.missed = if other_content { all } else { none };
+                if other_content {
+                    known.missed = all;
+                } else if known.missed_nothing() {
+                    known.missed = none;
+                }
                 self.leave_leg(number, side, now);
             }
             // The memory node has lost the pages that were copied to it so far.
@@ -186,7 +240,10 @@ impl Engine {
     /// Makes the first leg in sync the one to read from, and the target of the route.
     fn choose_read_leg(&mut self, number: u16, legs: &[LegTarget]) {
         let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
-        let in_sync = legs.iter().find(|leg| leg.in_sync);
+        let is_whole = |leg: &&LegTarget| {
+            leg.in_sync && mirror.legs.iter().any(|known| leg.is(known) && known.missed_nothing())
+        };
+        let in_sync = legs.iter().find(is_whole).or(legs.iter().find(|leg| leg.in_sync));
         let Some(leg) = in_sync.or(legs.first()) else { return };
         let Some(side) = mirror.legs.iter().position(|known| leg.is(known)) else { return };
         let was = core::mem::replace(&mut mirror.reads, side);

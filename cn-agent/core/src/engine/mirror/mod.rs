@@ -75,7 +75,8 @@ struct MirrorLeg {
     since: Time,
     /// Time of the last report about the leg.
     reported: Option<Time>,
-    /// One bit for each 4 KiB page that the leg misses; empty for a leg in sync.
+    /// One bit for each 4 KiB page that the leg misses; empty for a leg in sync, unless a restored store of the manager
+    /// lists it so.
     missed: Vec<u64>,
 }
 
@@ -92,6 +93,10 @@ impl MirrorLeg {
 
     fn misses(&self, page: u64) -> bool {
         self.missed.get(page as usize / 64).is_some_and(|word| word >> (page % 64) & 1 == 1)
+    }
+
+    fn missed_nothing(&self) -> bool {
+        self.missed.iter().all(|word| *word == 0)
     }
 
     fn miss(&mut self, page: u64) {
