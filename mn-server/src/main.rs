@@ -30,7 +30,7 @@ use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
 use cxloe_mn::control::{
-    KeptShares, KeyRing, ManagerLink, ManagerLinkOptions, Mappings, bounded_report, static_map,
+    KeptMemory, KeptShares, KeyRing, ManagerLink, ManagerLinkOptions, Mappings, bounded_report, static_map,
 };
 use cxloe_mn::keeper::Kept;
 use cxloe_mn::metrics;
@@ -127,6 +127,8 @@ fn run(config: &Config) -> Result<(), Failure> {
     info!(?recovery, "page table");
     let shares: StateFile<KeptShares> = StateFile::at(config.shares_path())?;
     mappings.resume_shares(shares.load()?.shares);
+    let kept_memory: StateFile<KeptMemory> = StateFile::at(config.kept_path())?;
+    mappings.resume_kept(kept_memory.load()?.translations(pool.incarnation()));
     let table = Arc::clone(mappings.table());
 
     let key = config.node.key_file.as_deref().map(pre_shared_key).transpose()?;
@@ -190,6 +192,7 @@ fn run(config: &Config) -> Result<(), Failure> {
                 state: Some(state),
                 heard: Some(StateFile::at(config.heard_path())?),
                 shares: Some(shares),
+                kept: Some(kept_memory),
                 kind: config.device,
                 rack: config.rack.clone(),
                 link: health.clone(),

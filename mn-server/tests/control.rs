@@ -11,7 +11,9 @@ use cxloe_fabric::model::{
     CommandResult, FormerOwner, HandOver, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark,
 };
 use cxloe_mn::control::static_map::{self, StaticMapError, StaticMapFailure};
-use cxloe_mn::control::{LastAnswer, ManagerLink, ManagerLinkError, ManagerLinkOptions, carry_out};
+use cxloe_mn::control::{
+    KeptMemory, LastAnswer, ManagerLink, ManagerLinkError, ManagerLinkOptions, carry_out,
+};
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
 use cxloe_mn_core::job::JobError;
 use cxloe_mn_core::mappings::{AUTHORISATION_MS, Mappings, MessageRefusal};
@@ -318,25 +320,110 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
 
 /// Makes a node with content in extents 0, 1 and 2, and an answer of a manager that lists only extent 0.
 fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
-    let mut m = mappings(8);
+    let (mut m, answer) = (with_content(pool(PoolSpec::Anon, 8)), answer(run, 1..8));
+    register(&mut m, &answer);
+    (m, answer)
+}
+
+/// Makes a node with content in extents 0, 1 and 2, which are mapped for one compute node.
+fn with_content(pool: Arc<Pool>) -> Mappings {
+    let mut m = Mappings::open(pool, Watermark::default()).0;
     apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0, 1, 2])))).unwrap();
     (0..3).for_each(|extent| write(&m, extent, 7));
-    let answer = MemoryNodeRegistered {
+    m
+}
+
+/// Answer of a manager that lists only extent 0.
+fn answer(run: u64, unowned: std::ops::Range<u64>) -> MemoryNodeRegistered {
+    MemoryNodeRegistered {
         registration: 2,
         watermark: Watermark { term: 1, revision: 9, run },
         lineage: vec![LeaderTerm { term: 1, run, first: 1, adopted: Vec::new() }],
         heartbeat_ms: 1000,
         acked_seq: 5,
         mappings: vec![mapping(CN1, 0, &[0])],
-        unowned: (1..8).collect(),
+        unowned: unowned.collect(),
         shares: Vec::new(),
         udp_peers: Vec::new(),
         cn_keys: Vec::new(),
-    };
-    let job = m.registered(&answer).unwrap();
+    }
+}
+
+fn register(m: &mut Mappings, answer: &MemoryNodeRegistered) {
+    let job = m.registered(answer).unwrap();
     let outcome = carry_out(&job, m.table(), &RUN, &AtomicU64::new(0), || ());
     m.finish(job, outcome);
-    (m, answer)
+}
+
+fn extents_to_report(m: &Mappings) -> Vec<u64> {
+    m.orphans_to_report().iter().flat_map(|orphan| orphan.extents.iter()).collect()
+}
+
+/// Scenario: a backup of the manager's store is restored in which commands for extents are pending that another region has
+/// used since. The region's memory must be neither zeroed nor given away.
+#[test]
+fn a_command_of_a_restored_store_makes_an_orphan_of_memory_that_it_does_not_name() {
+    let mut m = with_content(pool(PoolSpec::Anon, 8));
+    register(&mut m, &answer(4, 3..8));
+    assert_eq!(m.orphans_to_report(), [], "a command may name it");
+    let cases = [
+        (NodeAction::MapCmem(mapping(CN2, 9, &[1])), vec![1]),
+        (NodeAction::UnmapCmem(mapping(CN2, 9, &[2])), vec![1, 2]),
+    ];
+    for (seq, (action, orphans)) in (6..).zip(cases) {
+        apply(&mut m, &command(seq, action)).unwrap();
+        assert!(error(&m).contains("gmm release-orphans"), "{}", error(&m));
+        assert_eq!(extents_to_report(&m), orphans);
+    }
+    assert_eq!((first_line(&m, 1), first_line(&m, 2)), ([7; 64], [7; 64]));
+    apply(&mut m, &command(8, NodeAction::UnmapCmem(mapping(CN1, 1, &[1, 2])))).unwrap();
+    assert_eq!((first_line(&m, 1), first_line(&m, 2)), ([0; 64], [0; 64]));
+}
+
+/// Scenario: the command that maps a region is pending in a restored backup, and was carried out after the backup: the
+/// region is served again with its content. Any other time the command is repeated, the memory is zeroed.
+#[test]
+fn a_region_that_a_restored_store_maps_once_more_keeps_its_content() {
+    let seen = Watermark { term: 2, revision: 15, run: 22 };
+    for (adopted, line) in [(vec![seen], [7; 64]), (Vec::new(), [0; 64])] {
+        let mut m = with_content(pool(PoolSpec::Anon, 8));
+        let leader = |term, run, first, adopted| LeaderTerm { term, run, first, adopted };
+        m.accept(seen, &[leader(2, 22, 1, Vec::new())]).unwrap();
+        // A store that has all this node has seen, or an older copy that an administrator had the nodes adopt.
+        let lineage = match adopted.is_empty() {
+            true => vec![leader(2, 22, 1, Vec::new()), leader(3, 33, 16, Vec::new())],
+            false => vec![leader(3, 33, 9, adopted)],
+        };
+        let watermark = Watermark { term: 3, revision: 20, run: 33 };
+        register(&mut m, &MemoryNodeRegistered { lineage, watermark, ..answer(33, 3..8) });
+        let action = NodeAction::MapCmem(mapping(CN1, 1, &[1, 2]));
+        apply(&mut m, &NodeCommand { seq: 6, term: 3, revision: 20, action }).unwrap();
+        assert_eq!((done(&m), m.len()), (vec![6], 3));
+        assert_eq!((first_line(&m, 1), first_line(&m, 2)), (line, line));
+    }
+}
+
+#[test]
+fn what_is_kept_for_nobody_outlives_a_restart_of_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = PoolSpec::File(dir.path().join("pool"));
+    // The manager lists extent 1 as free and extent 2 as neither used nor free; the node ends before it has reported.
+    let listed = MemoryNodeRegistered { unowned: [1].into_iter().collect(), ..answer(4, 3..8) };
+    let kept = {
+        let mut m = with_content(pool(spec.clone(), 8));
+        register(&mut m, &listed);
+        KeptMemory::of(&m)
+    };
+    let mut m = Mappings::open(pool(spec, 8), Watermark::default()).0;
+    let incarnation = m.table().pool().incarnation();
+    assert_eq!(kept.translations(incarnation + 1).count(), 0, "another pool's");
+    m.resume_kept(kept.translations(incarnation));
+    assert_eq!(KeptMemory::of(&m), kept);
+    register(&mut m, &listed);
+    assert_eq!(extents_to_report(&m), [1]);
+    apply(&mut m, &command(6, NodeAction::MapCmem(mapping(CN2, 9, &[2])))).unwrap();
+    assert!(error(&m).contains("gmm release-orphans"), "{}", error(&m));
+    assert_eq!((first_line(&m, 1), first_line(&m, 2)), ([7; 64], [7; 64]));
 }
 
 #[test]

@@ -278,6 +278,7 @@ impl Follow {
                     return Ok(None);
                 }
                 mappings.confirm(now_ms);
+                mappings.foresee(&answer);
                 self.registration = answer.registration;
                 // At least 1: the manager answers a sync with a wait of 0 at once, so the node would send syncs without
                 // a pause.

@@ -13,6 +13,8 @@
 //! * an extent is never taken from a CN by a command that names another CN; a hand-over names both
 //! * memory that this node serves and an accepted manager does not list is no longer served, but kept as an orphan:
 //!   assigned to no CN, and not zeroed until a command of the manager unmaps it
+//! * memory that is neither listed nor free waits for a command that names its mapping; a command that names another
+//!   mapping there, from a store that lacks the use in between, makes an orphan of it and fails
 //! * mappings that no manager has confirmed for [`AUTHORISATION_MS`] are no longer served; their content is kept, and
 //!   they are served again when a manager lists them
 
@@ -65,8 +67,17 @@ pub struct Mappings {
     continuation: Option<Job>,
     /// `true` while there are orphans that this node has not reported to the manager.
     unreported: bool,
-    /// Mappings no longer served because no manager has confirmed them for [`AUTHORISATION_MS`].
-    expired: Vec<Translation>,
+    /// Mappings that are not served, whose content is kept until the manager lists them or a command names them: no
+    /// manager has confirmed them for [`AUTHORISATION_MS`], or the manager listed their extents neither as used nor as
+    /// free.
+    withheld: BTreeMap<MpExtent, Translation>,
+    /// Mappings that end when the answer to the registration is applied.
+    leaving: Vec<Translation>,
+    /// Set from the acceptance of a manager over a restored store until its list of mappings is applied.
+    restored: bool,
+    /// Set while a `MapCmem` that names a withheld mapping was issued before the backup that was restored: the content
+    /// was written after the command had been carried out.
+    keeps_content: bool,
     /// Time of the last answer of an accepted manager, in milliseconds of the caller's clock.
     heard_ms: u64,
     silent_before_ms: u64,
@@ -84,7 +95,7 @@ impl Mappings {
     pub fn open(pool: Arc<Pool>, seen: Watermark) -> (Mappings, Recovery) {
         let (writer, recovery) = PageTableWriter::open(pool);
         let orphans = BTreeMap::new();
-        let (results, expired) = (Vec::new(), Vec::new());
+        let (results, leaving, withheld) = (Vec::new(), Vec::new(), BTreeMap::new());
         let (acked, unreported, heard_ms, silent_before_ms) = (0, false, 0, 0);
         let mappings = Mappings {
             writer,
@@ -95,7 +106,10 @@ impl Mappings {
             shares: Vec::new(),
             continuation: None,
             unreported,
-            expired,
+            withheld,
+            leaving,
+            restored: false,
+            keeps_content: false,
             heard_ms,
             silent_before_ms,
         };
@@ -173,7 +187,7 @@ impl Mappings {
         self.remove(&all);
         self.writer.seal();
         let count = all.len();
-        self.expired.extend(all);
+        self.withheld.extend(all.into_iter().map(|t| (t.mp_extent, t)));
         tracing::error!(
             extents = count,
             "no contact with a manager for 24 hours: compute nodes are no longer served; their memory is kept, and served again after contact with the manager this node follows"
@@ -181,9 +195,37 @@ impl Mappings {
         count
     }
 
+    /// Mappings that are not served, or end with the next step, and whose content is kept. The caller stores them on disk
+    /// before the next step, because the page table has them no longer then.
+    pub fn kept(&self) -> BTreeMap<MpExtent, Translation> {
+        let kept = self.orphans.values().chain(self.withheld.values()).chain(&self.leaving);
+        kept.map(|t| (t.mp_extent, *t)).collect()
+    }
+
+    /// Restores the [kept](Self::kept) mappings of an earlier process that served the same content. Call before the first
+    /// registration.
+    pub fn resume_kept(&mut self, kept: impl IntoIterator<Item = Translation>) {
+        let extents = self.table().pool().extents();
+        for t in kept {
+            // The process ended before the mapping was removed, or after the extent got another one.
+            if t.mp_extent.0 < extents && self.writer.owner(t.mp_extent).is_none() {
+                self.withheld.insert(t.mp_extent, t);
+            }
+        }
+    }
+
+    /// Notes which mappings will end when the manager's `answer` is applied, for [`kept`](Self::kept).
+    pub(crate) fn foresee(&mut self, answer: &MemoryNodeRegistered) {
+        let listed = answer.mappings.iter().filter_map(|mapping| self.translations(mapping).ok());
+        let keep: HashSet<Translation> = listed.flatten().collect();
+        let leaving = self.table().iter().filter(|held| !keep.contains(held)).collect();
+        self.leaving = leaving;
+    }
+
     /// Accepts a manager if its `terms` prove that its store contains all that this node has seen.
     pub fn accept(&mut self, got: Watermark, terms: &[LeaderTerm]) -> Result<(), MessageRefusal> {
         lineage::check(terms, got, self.seen)?;
+        self.restored |= lineage::is_given_up(terms, got, self.seen);
         self.seen = got;
         Ok(())
     }
@@ -192,7 +234,7 @@ impl Mappings {
     pub fn held(&self) -> Vec<Held> {
         let bytes = self.table().pool().extent_bytes();
         let mut held: BTreeMap<FabricCnId, u64> = BTreeMap::new();
-        let kept = self.orphans.values().chain(&self.expired).copied();
+        let kept = self.orphans.values().chain(self.withheld.values()).copied();
         for t in self.table().iter().chain(kept) {
             if let Some(cn) = fabric_cn(t.cn) {
                 *held.entry(cn).or_default() += bytes;
@@ -258,6 +300,8 @@ impl Mappings {
         self.acked = answer.acked_seq;
         self.results.clear();
         self.continuation = None;
+        self.leaving.clear();
+        self.keeps_content = std::mem::take(&mut self.restored);
         let mut wanted = Vec::new();
         for mapping in &answer.mappings {
             match self.translations(mapping) {
@@ -277,16 +321,18 @@ impl Mappings {
     fn serve_only(&mut self, wanted: Vec<Translation>, free: &HashSet<u64>) -> Job {
         let keep: HashSet<Translation> = wanted.iter().copied().collect();
         let listed: HashSet<MpExtent> = wanted.iter().map(|translation| translation.mp_extent).collect();
-        let expired = std::mem::take(&mut self.expired);
-        let held = self.table().iter().chain(expired);
-        let extra: Vec<Translation> = held.filter(|held| !keep.contains(held)).collect();
-        self.remove(&extra);
+        let ended: Vec<Translation> = self.table().iter().filter(|held| !keep.contains(held)).collect();
+        self.remove(&ended);
         // Workers may still use what was removed before and is listed again, by mappings that expired a moment ago.
         let generation =
-            if extra.is_empty() { self.table().generation().current() } else { self.writer.seal() };
+            if ended.is_empty() { self.table().generation().current() } else { self.writer.seal() };
+        let withheld = std::mem::take(&mut self.withheld).into_values();
         let unknown =
-            |t: &&Translation| free.contains(&u64::from(t.mp_extent.0)) || listed.contains(&t.mp_extent);
-        self.orphans.extend(extra.iter().filter(unknown).map(|t| (t.mp_extent, *t)));
+            |t: &Translation| free.contains(&u64::from(t.mp_extent.0)) || listed.contains(&t.mp_extent);
+        for t in ended.into_iter().chain(withheld.filter(|held| !keep.contains(held))) {
+            let kept = if unknown(&t) { &mut self.orphans } else { &mut self.withheld };
+            kept.insert(t.mp_extent, t);
+        }
         // The manager lists these extents again with their former mappings, so they are no longer orphans.
         self.orphans.retain(|_, t| !keep.contains(t));
         self.unreported = !self.orphans.is_empty();
@@ -349,7 +395,8 @@ impl Mappings {
         let translations = self.translations(action.mapping())?;
         match action {
             NodeAction::MapCmem(_) => {
-                let mut granted = Vec::new();
+                let (mut granted, mut waits) = (Vec::new(), false);
+                self.orphan_strangers(&translations, &[]);
                 if let Some(orphan) = translations.iter().find_map(|t| self.orphans.get(&t.mp_extent)) {
                     return Err(orphan_error(orphan));
                 }
@@ -358,17 +405,24 @@ impl Mappings {
                         Ok(true) => {}
                         // The job prepares the extent, after every worker has stopped using the extent's former
                         // mapping.
-                        Ok(false) | Err(TableError::ExtentBusy(_)) => granted.push(t.mp_extent),
+                        Ok(false) | Err(TableError::ExtentBusy(_)) => {
+                            waits = true;
+                            if !(self.keeps_content && self.withheld.contains_key(&t.mp_extent)) {
+                                granted.push(t.mp_extent);
+                            }
+                        }
                         Err(error) => return Err(error.to_string()),
                     }
                 }
                 if self.writer.give_up_copies(&granted) {
                     self.writer.seal();
                 }
-                let generation = if granted.is_empty() { 0 } else { self.table().generation().current() };
+                self.forget_kept(&translations);
+                let generation = if waits { self.table().generation().current() } else { 0 };
                 Ok(Plan { generation, granted, ..Plan::default() })
             }
             NodeAction::UnmapCmem(_) => {
+                self.orphan_strangers(&translations, &[]);
                 for t in &translations {
                     if let Some(owner) = self.writer.owner(t.mp_extent)
                         && !owner.is_same_place(t)
@@ -381,7 +435,7 @@ impl Mappings {
                     }
                 }
                 let held = self.orphans.len();
-                self.forget_orphans(&translations);
+                self.forget_kept(&translations);
                 // The release of an orphan makes room for others in the next report.
                 self.unreported |= self.orphans.len() < held && !self.orphans.is_empty();
                 self.end_shares_of(action.mapping());
@@ -394,6 +448,7 @@ impl Mappings {
             }
             NodeAction::HandOver(hand_over) => {
                 let former = self.former(hand_over)?;
+                self.orphan_strangers(&translations, &former);
                 for (before, t) in former.iter().zip(&translations) {
                     let stranger =
                         |held: &&Translation| !held.is_same_place(before) && !held.is_same_place(t);
@@ -408,7 +463,7 @@ impl Mappings {
                 }
                 let FormerOwner { cn, cmem_base } = hand_over.former;
                 self.end_shares_of(&Mapping { cn, cmem_base, ..hand_over.mapping.clone() });
-                self.forget_orphans(&former);
+                self.forget_kept(&former);
                 let removed = self.remove(&former);
                 let generation = if removed.is_empty() { 0 } else { self.writer.seal() };
                 Ok(Plan { generation, ..Plan::default() })
@@ -496,9 +551,28 @@ impl Mappings {
         translations.iter().filter_map(|t| self.writer.unmap(t.cn, t.cmem_extent)).collect()
     }
 
-    fn forget_orphans(&mut self, translations: &[Translation]) {
+    fn forget_kept(&mut self, translations: &[Translation]) {
         for t in translations {
             self.orphans.remove(&t.mp_extent);
+            self.withheld.remove(&t.mp_extent);
+        }
+    }
+
+    /// Makes orphans of withheld mappings in these extents that are neither the same as in `translations` nor as in
+    /// `former`, by index. The command then fails, and the orphans are reported.
+    fn orphan_strangers(&mut self, translations: &[Translation], former: &[Translation]) {
+        for (at, t) in translations.iter().enumerate() {
+            let Some(held) = self.withheld.get(&t.mp_extent).copied() else { continue };
+            let is_own = held.is_same_place(t) || former.get(at).is_some_and(|t| held.is_same_place(t));
+            if !is_own {
+                tracing::warn!(
+                    extent = t.mp_extent.0,
+                    "a command names memory in which another mapping has content that the manager does not list: it is kept as an orphan"
+                );
+                self.withheld.remove(&t.mp_extent);
+                self.orphans.insert(t.mp_extent, held);
+                self.unreported = true;
+            }
         }
     }
 

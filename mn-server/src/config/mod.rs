@@ -260,6 +260,11 @@ impl Config {
         self.node.data_dir.join(format!("mn-{}.shares", self.node.name))
     }
 
+    /// Path of the state file with memory that is kept and not served.
+    pub fn kept_path(&self) -> PathBuf {
+        self.node.data_dir.join(format!("mn-{}.kept", self.node.name))
+    }
+
     /// Path of the state file with the pool served last.
     pub fn former_path(&self) -> PathBuf {
         self.node.data_dir.join(format!("mn-{}.pool", self.node.name))

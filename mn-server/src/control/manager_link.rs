@@ -23,6 +23,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::copying::Copying;
+use super::kept_memory::KeptMemory;
 use super::kept_shares::KeptShares;
 use super::key_ring::KeyRing;
 use super::last_answer::{KEEP_EVERY_MS, LastAnswer};
@@ -61,6 +62,8 @@ pub struct ManagerLinkOptions {
     pub heard: Option<StateFile<LastAnswer>>,
     /// State file of the shares of sealed memory; `None`: not stored.
     pub shares: Option<StateFile<KeptShares>>,
+    /// State file of content that is kept and not served; `None`: not stored.
+    pub kept: Option<StateFile<KeptMemory>>,
     pub backoff: Backoff,
 }
 
@@ -83,6 +86,7 @@ impl ManagerLinkOptions {
             state: None,
             heard: None,
             shares: None,
+            kept: None,
             backoff: Backoff::default(),
         }
     }
@@ -143,6 +147,7 @@ impl ManagerLink {
         };
         let (follow, kept, began) = (Follow::new(node), mappings.seen(), Instant::now());
         let kept_shares = mappings.shares().to_vec();
+        let kept_memory = KeptMemory::of(&mappings);
         let copying = Copying::start(Arc::clone(mappings.table())).map_err(ManagerLinkError::Copying)?;
         let shell = Shell {
             mappings,
@@ -153,6 +158,7 @@ impl ManagerLink {
             heard_kept_ms: None,
             kept,
             kept_shares,
+            kept_memory,
             _copying: copying,
         };
         Ok(ManagerLink(cxloe_daemon::ManagerLink::start(
@@ -192,6 +198,8 @@ struct Shell {
     kept: Watermark,
     /// Shares that are stored on disk.
     kept_shares: Vec<Share>,
+    /// Memory kept and not served, as it is stored on disk.
+    kept_memory: KeptMemory,
     _copying: Copying,
 }
 
@@ -211,6 +219,7 @@ impl Shell {
             let step = self.follow.next(&mut self.mappings, now_ms).map_err(|halt| contact.halted(halt))?;
             // Shares are stored before a result is sent, because the manager relies on them when it has the result.
             self.keep_shares()?;
+            self.keep_memory()?;
             match step {
                 FollowStep::CarryOut(job) => self.carry_out(job, contact).await?,
                 FollowStep::Ask(request) => {
@@ -290,6 +299,8 @@ impl Shell {
     /// memory, so that a compute node's first Hello is answered.
     fn keep(&mut self, news: &AnswerUpdate) -> Result<(), RegistrationEnd> {
         self.keep_heard()?;
+        // Mappings that the manager does not list are stored before they leave the page table.
+        self.keep_memory()?;
         if let Some(file) = self.options.state.as_ref().filter(|_| news.seen != self.kept) {
             file.store(&news.seen)?;
         }
@@ -312,6 +323,18 @@ impl Shell {
             file.store(&KeptShares { shares: shares.clone() })?;
         }
         self.kept_shares = shares;
+        Ok(())
+    }
+
+    fn keep_memory(&mut self) -> Result<(), RegistrationEnd> {
+        let kept = KeptMemory::of(&self.mappings);
+        if kept == self.kept_memory {
+            return Ok(());
+        }
+        if let Some(file) = &self.options.kept {
+            file.store(&kept)?;
+        }
+        self.kept_memory = kept;
         Ok(())
     }
 

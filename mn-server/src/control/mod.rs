@@ -17,6 +17,7 @@
 
 mod background;
 mod copying;
+mod kept_memory;
 mod kept_shares;
 mod key_ring;
 mod last_answer;
@@ -26,6 +27,7 @@ pub mod static_map;
 mod waiting;
 
 pub use cxloe_mn_core::mappings::Mappings;
+pub use kept_memory::KeptMemory;
 pub use kept_shares::KeptShares;
 pub use key_ring::{KeptKeys, KeyRing};
 pub use last_answer::LastAnswer;

@@ -3,7 +3,9 @@
 //! and reports them; they are not allocated until a user releases them, which zeroes them.
 
 use cxloe_fabric::api::{Orphans, ReportOrphans};
-use cxloe_fabric::model::{EventKind, Extents, LegState, Mapping, MemoryNode, Name, NodeAction, Region};
+use cxloe_fabric::model::{
+    EventKind, ExtentRun, Extents, LegState, Mapping, MemoryNode, Name, NodeAction, Region,
+};
 
 use super::pool::FreeExtents;
 use super::{Change, Manager, ManagerError};
@@ -33,8 +35,12 @@ impl Manager {
         let mut news = 0;
         for orphan in &report.orphans {
             check_orphan(&node, orphan)?;
-            // This orphan is recorded already: an earlier report arrived, and its answer was lost. Either all extents
-            // of an orphan are recorded or none.
+        }
+        // What is recorded already comes again after a registration, or if the answer to an earlier report was lost, in
+        // one piece with adjacent memory that became an orphan since.
+        for orphan in report.orphans.iter().flat_map(|orphan| unrecorded(orphan, &others)).collect::<Vec<_>>()
+        {
+            // A report may list an extent twice.
             if !orphan.extents.runs().iter().all(|run| others.is_free(*run)) {
                 continue;
             }
@@ -44,7 +50,7 @@ impl Manager {
             }
             others.withhold(&orphan.extents);
             news += orphan.bytes();
-            orphans.push(Mapping { region: orphan_name(), ..orphan.clone() });
+            orphans.push(Mapping { region: orphan_name(), ..orphan });
         }
         if news == 0 {
             return Ok(());
@@ -154,11 +160,37 @@ fn orphan_name() -> Name {
     Name::new("orphan").expect("these letters are a name")
 }
 
+/// Returns the parts of an orphan of which `others`, the extents that belong to no recorded orphan, has all extents.
+fn unrecorded(orphan: &Mapping, others: &FreeExtents) -> Vec<Mapping> {
+    if orphan.extents.runs().iter().all(|run| others.is_free(*run)) {
+        return vec![orphan.clone()];
+    }
+    let (mut parts, mut before, mut end): (Vec<Mapping>, u64, _) = (Vec::new(), 0, None);
+    for run in orphan.extents.runs() {
+        let mut rest = *run;
+        while let Some(free) = others.free_within(rest) {
+            // Number of the orphan's extents before these.
+            let at = before + (free.first - run.first);
+            match parts.last_mut().filter(|_| end == Some(at)) {
+                Some(part) => part.extents.push(free),
+                None => {
+                    let cmem_base = orphan.cmem_base.saturating_add(orphan.extent_bytes.saturating_mul(at));
+                    parts.push(Mapping { cmem_base, extents: Extents::from_iter([free]), ..orphan.clone() });
+                }
+            }
+            end = Some(at + free.count);
+            let first = free.first + free.count;
+            rest = ExtentRun { first, count: run.first + run.count - first };
+        }
+        before += run.count;
+    }
+    parts
+}
+
 fn check_orphan(node: &MemoryNode, orphan: &Mapping) -> Result<(), ManagerError> {
     let count = node.extent_count();
-    let inside = |run: &cxloe_fabric::model::ExtentRun| {
-        run.count > 0 && run.first.checked_add(run.count).is_some_and(|end| end <= count)
-    };
+    let inside =
+        |run: &ExtentRun| run.count > 0 && run.first.checked_add(run.count).is_some_and(|end| end <= count);
     let fits = orphan.extent_bytes == node.extent_bytes
         && !orphan.extents.is_empty()
         && orphan.extents.runs().iter().all(inside)

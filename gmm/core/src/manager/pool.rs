@@ -86,7 +86,7 @@ impl FreeExtents {
     }
 
     /// Returns the lowest free extents of the run that follow each other.
-    fn free_within(&self, run: ExtentRun) -> Option<ExtentRun> {
+    pub(super) fn free_within(&self, run: ExtentRun) -> Option<ExtentRun> {
         let end = run.first.saturating_add(run.count);
         let below = self.runs.range(..run.first).next_back();
         let below = below.filter(|&(&first, &len)| first + len > run.first);

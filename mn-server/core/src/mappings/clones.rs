@@ -30,6 +30,7 @@ impl Mappings {
                 clone.incarnation
             ));
         }
+        self.orphan_strangers(targets, &[]);
         if let Some(orphan) = targets.iter().find_map(|t| self.orphans.get(&t.mp_extent)) {
             return Err(orphan_error(orphan));
         }
@@ -42,6 +43,7 @@ impl Mappings {
         }
         let (sources, granted): (Vec<MpExtent>, Vec<MpExtent>) = pairs.into_iter().unzip();
         self.writer.give_up_copies(&granted);
+        self.forget_kept(targets);
         Ok(Plan { generation: self.writer.seal(), granted, sources, ..Plan::default() })
     }
 

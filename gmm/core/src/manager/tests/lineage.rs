@@ -209,6 +209,12 @@ fn an_orphan_may_have_very_many_extents() {
     // An extent that is recorded already is not recorded again as part of a longer run.
     fabric.apply(report(&fabric, vec![orphan(cn(9), 2, 1), orphan(cn(9), 0, 5)])).unwrap();
     assert_eq!(fabric.manager.orphan_bytes(&name("mn0")), EXTENT);
+    // Memory beside a recorded orphan became an orphan later: it is reported in one piece with it, and recorded alone.
+    fabric.apply(report(&fabric, vec![orphan(cn(9), 0, 5)])).unwrap();
+    let recorded = fabric.manager.orphans_on(&name("mn0"));
+    let places: Vec<_> = recorded.iter().map(|o| (o.cmem_base / EXTENT, o.extents.runs().to_vec())).collect();
+    let run = |first, count| vec![ExtentRun { first, count }];
+    assert_eq!(places, [(64, run(2, 1)), (64, run(0, 2)), (67, run(3, 2))]);
 }
 
 #[test]
