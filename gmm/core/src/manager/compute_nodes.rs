@@ -239,6 +239,15 @@ impl Manager {
         }
     }
 
+    /// Stores a record that [`owner`](Self::owner) returned. A new one takes an idle one's place if the table is full.
+    pub(super) fn put_owner(&mut self, mut owner: ComputeNode) {
+        if !self.state.compute_nodes.contains_key(&owner.cn_id) {
+            self.make_room_for_compute_node();
+            owner.index = self.free_index();
+        }
+        self.put(Change::ComputeNode(owner));
+    }
+
     /// Returns the reason why a compute node cannot be forgotten; `None` if it can.
     fn why_needed(&self, node: &ComputeNode) -> Option<&'static str> {
         let cn = node.cn_id;
@@ -303,8 +312,8 @@ impl Manager {
         self.registered_ms.remove(&cn);
     }
 
-    /// Returns a record for a compute node that was named as an owner and has not registered.
-    fn new_compute_node(&self, cn_id: CnId) -> ComputeNode {
+    /// Lowest index that no compute node has.
+    fn free_index(&self) -> u32 {
         let count = self.state.compute_nodes.len();
         let mut taken = vec![false; count];
         for node in self.state.compute_nodes.values() {
@@ -312,7 +321,12 @@ impl Manager {
                 *place = true;
             }
         }
-        let index = taken.iter().position(|taken| !taken).unwrap_or(count) as u32;
+        taken.iter().position(|taken| !taken).unwrap_or(count) as u32
+    }
+
+    /// Returns a record for a compute node that was named as an owner and has not registered.
+    fn new_compute_node(&self, cn_id: CnId) -> ComputeNode {
+        let index = self.free_index();
         let used = self.state.meta.cmem_forgotten;
         // An earlier compute node with this id, whose record was removed, may have had any of these
         // addresses.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use cxloe_fabric::api::Owner;
 use cxloe_fabric::model::{CnId, EventKind, Name, RegionState};
 
-use super::{Change, Initialisation, Manager, ManagerError};
+use super::{Initialisation, Manager, ManagerError};
 
 impl Manager {
     /// Creates the declared regions whose nodes have registered. Called again when another node registers.
@@ -65,7 +65,7 @@ impl Manager {
         let mut node = self.owner(owner)?;
         node.quota = bytes;
         let compute_node = node.cn_id;
-        self.put(Change::ComputeNode(node));
+        self.put_owner(node);
         self.event(EventKind::QuotaSet { compute_node, bytes });
         Ok(())
     }

@@ -258,7 +258,7 @@ impl Manager {
             CreateRegion { on: vec![node_name.clone()], ..CreateRegion::new(name.clone(), size, cn) };
         // The region is checked before the LD is bound, so that a refusal changes nothing.
         self.check_region_on(&node, &ld, (&name, size), &owner)?;
-        self.put(Change::ComputeNode(owner));
+        self.put_owner(owner);
         self.bind_device(ld, cn, vppb, Some(name));
         self.create_region(create)?;
         Ok((cn, id))

@@ -154,7 +154,7 @@ impl Manager {
             .flat_map(|s| s.nodes.iter().chain(&s.mirrors).map(|node| CmemSpan::on(node, s.bytes)));
         let bases = self.take_cmem(&mut owner, &pieces.collect::<Vec<_>>())?;
         let cn = owner.cn_id;
-        self.put(Change::ComputeNode(owner));
+        self.put_owner(owner);
         let mut bases = bases.into_iter();
         for InterleaveSet { nodes, mirrors, bytes } in shares {
             let decoder = region.decoders.len() as u32;

@@ -281,6 +281,16 @@ fn invented_ids_replace_each_other_only() {
     assert_eq!(nodes.len(), COMPUTE_NODES_MAX);
     assert!(nodes.contains_key(&cn(1)) && nodes.contains_key(&cn(2)), "who has something stays");
     assert!((0..10).all(|number| !nodes.contains_key(&invented(number))), "the first to have come");
+    // An id that never registered takes an idle one's place too, as the owner of a region or by its quota.
+    let quota = Command::SetQuota(invented(1 << 21).into(), Some(1 << 40));
+    manager.apply(quota, now_ms + TIMEOUT_MS).unwrap();
+    let node = Command::RegisterMemoryNode(fabric.nodes[0].register());
+    manager.apply(node, now_ms + TIMEOUT_MS).unwrap();
+    let create = CreateRegion::new(name("late"), EXTENT, invented(1 << 22));
+    manager.apply(Command::CreateRegion(create), now_ms + TIMEOUT_MS).unwrap();
+    let nodes = &manager.state().compute_nodes;
+    assert_eq!(nodes.len(), COMPUTE_NODES_MAX);
+    assert!([1 << 21, 1 << 22].iter().all(|number| nodes.contains_key(&invented(*number))));
     assert!(manager.state().verify().is_ok());
     let indices: std::collections::BTreeSet<u32> = nodes.values().map(|node| node.index).collect();
     assert_eq!(indices.len(), COMPUTE_NODES_MAX, "each has a place of its own");
