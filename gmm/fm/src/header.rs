@@ -23,6 +23,8 @@ use super::bytes::{Reader, WrongLength};
 
 /// Length of a header in bytes.
 pub(crate) const HEADER_BYTES: usize = 12;
+/// Offset of the tag in a header.
+pub(crate) const TAG_AT: usize = 1;
 /// The longest payload that a header can encode, in bytes.
 pub const LENGTH_MAX: usize = (1 << 21) - 1;
 

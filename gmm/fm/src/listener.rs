@@ -10,7 +10,9 @@
 //! [`FmConfig::idle_within`], and connections that send anything but MCTP. If there are too many connections, it closes
 //! the one that has been silent longest, or else the newest one.
 
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +27,7 @@ use super::answer::{self, ClientAgreements, MESSAGE_MAX};
 use super::authenticator::{Answerer, Authenticator};
 use super::connection_permits::ConnectionPermits;
 use super::control::Endpoint;
-use super::header::{Dialect, ReturnCode};
+use super::header::{Dialect, ReturnCode, TAG_AT};
 use super::mctp::{MctpMessage, PacketError, Packetizer, Reassembler, TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
 use super::settings::{ClientSettings, SettingsStore};
 
@@ -35,6 +37,8 @@ pub const CONNECTIONS_DEFAULT: usize = 1024;
 pub const SWITCHES_MAX: u16 = 128;
 /// Default time-out of an answer, after which the client is asked to repeat the request. Clients wait about 100 ms.
 pub(crate) const ANSWER_WITHIN_DEFAULT: Duration = Duration::from_millis(40);
+/// Time within which a request that was answered too late may be repeated for its result.
+const REPEAT_WITHIN: Duration = Duration::from_secs(10);
 /// Default time-out for a client to read its response.
 pub(crate) const READ_WITHIN_DEFAULT: Duration = Duration::from_secs(5);
 /// Default time after which a connection without requests is closed.
@@ -304,6 +308,19 @@ struct Conversation<D: Authenticator> {
     session: ClientAgreements,
     /// Number of malformed messages since the last well-formed one.
     faults: u32,
+    late: Option<LateAnswer>,
+}
+
+type Answering =
+    Pin<Box<dyn Future<Output = Result<(ClientAgreements, Option<Vec<u8>>), ReturnCode>> + Send>>;
+
+/// Answer to the last request, which the client was asked to repeat. The manager carries the request out all the same, so
+/// a repetition gets this answer, and is not carried out once more.
+struct LateAnswer {
+    /// The request with tag 0: a repetition may have another tag.
+    request: Vec<u8>,
+    since: Instant,
+    answering: Answering,
 }
 
 impl<D: Authenticator> Conversation<D> {
@@ -311,7 +328,18 @@ impl<D: Authenticator> Conversation<D> {
         let session = ClientAgreements::new(entrance.config.dialect);
         let endpoint = Endpoint::of_switch(entrance.config.fabric, entrance.switch);
         let (reassembler, packetizer) = (Reassembler::new(MESSAGE_MAX), Packetizer::default());
-        Self { entrance, answerer, peer, stream, reassembler, packetizer, endpoint, session, faults: 0 }
+        Self {
+            entrance,
+            answerer,
+            peer,
+            stream,
+            reassembler,
+            packetizer,
+            endpoint,
+            session,
+            faults: 0,
+            late: None,
+        }
     }
 
     /// Applies the settings that clients at this address have made, over this connection or others.
@@ -371,18 +399,41 @@ impl<D: Authenticator> Conversation<D> {
     }
 
     async fn ask(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        let asked = self.answerer.answer(self.entrance.switch, self.session, message.to_vec());
-        let code = match timeout(self.entrance.config.answer_within, asked).await {
+        let request = with_tag(message.to_vec(), 0);
+        let late = self.late.take();
+        let late = late.filter(|late| late.request == request && late.since.elapsed() < REPEAT_WITHIN);
+        let (since, mut answering) = match late {
+            Some(late) => (late.since, late.answering),
+            None => (Instant::now(), self.begin(message.to_vec())),
+        };
+        let code = match timeout(self.entrance.config.answer_within, &mut answering).await {
             Ok(Ok((session, response))) => {
                 self.session = session;
-                return response;
+                let tag = message.get(TAG_AT).copied().unwrap_or(0);
+                return response.map(|response| with_tag(response, tag));
             }
             Ok(Err(code)) => code,
             // The manager is busy: the client is asked to repeat the request.
-            Err(_) => ReturnCode::RetryRequired,
+            Err(_) => {
+                self.late = Some(LateAnswer { request, since, answering });
+                ReturnCode::RetryRequired
+            }
         };
         answer::refuse(self.session.dialect, message, code)
     }
+
+    fn begin(&self, message: Vec<u8>) -> Answering {
+        let (answerer, switch, session) = (self.answerer.clone(), self.entrance.switch, self.session);
+        Box::pin(async move { answerer.answer(switch, session, message).await })
+    }
+}
+
+/// Returns the message with this tag in its header.
+fn with_tag(mut message: Vec<u8>, tag: u8) -> Vec<u8> {
+    if let Some(place) = message.get_mut(TAG_AT) {
+        *place = tag;
+    }
+    message
 }
 
 fn is_fm(kind: u8) -> bool {

@@ -4,8 +4,12 @@ mod fm_fabric;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use cxloe_fm::answer::ClientAgreements;
+use cxloe_fm::authenticator::Answerer;
 use cxloe_fm::client::{FmClient, FmClientError, Recipient};
 use cxloe_fm::component::{BackgroundStatus, Identity};
 use cxloe_fm::header::{Dialect, ReturnCode};
@@ -14,6 +18,7 @@ use cxloe_fm::opcode::Opcode;
 use cxloe_fm::physical_switch::{GetPortState, PortStates};
 use cxloe_fm::virtual_switch::BindVppb;
 use fm_fabric::{Serving, Shared, TEST_TIMEOUT, hex, packets, receive, send};
+use tokio::sync::Semaphore;
 
 const IDENTIFY: &str = "00 5A 00 01 00 00 00 00 00 00 00 00";
 const IDENTITY: &str = "10 5A 00 01 00 12 00 00 00 00 00 00 3412 05C1 3412 05C1 7766554433221100 11 00";
@@ -105,6 +110,58 @@ fn each_switch_has_its_address_and_a_slow_manager_costs_one_answer() {
     send(&mut stream, &mut sent, 1, 0, &[0x81, 3]);
     let uuid = receive(&mut stream).body;
     assert_eq!((&uuid[..3], uuid[18]), ([1, 3, 0].as_slice(), 2), "the number of the switch");
+}
+
+/// Answers with the number of the request, as soon as there is a permit.
+#[derive(Clone)]
+struct Counting {
+    count: Arc<AtomicU8>,
+    permits: Arc<Semaphore>,
+}
+
+impl Answerer for Counting {
+    async fn answer(
+        &self,
+        _switch: u32,
+        session: ClientAgreements,
+        message: Vec<u8>,
+    ) -> Result<(ClientAgreements, Option<Vec<u8>>), ReturnCode> {
+        let number = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        let _permit = self.permits.acquire().await.map_err(|_| ReturnCode::InternalError)?;
+        let response = [0x10, message[1], 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, number];
+        Ok((session, Some(response.to_vec())))
+    }
+}
+
+#[test]
+fn a_request_that_is_repeated_as_asked_is_carried_out_once() {
+    let (count, permits) = (Arc::default(), Arc::new(Semaphore::new(0)));
+    let counting = Counting { count, permits: Arc::clone(&permits) };
+    let serving = Serving::over(counting, |config| config.answer_within = Duration::from_millis(40));
+    let (mut stream, mut sent, mut tag) = (serving.connect(0), 0, 0x50);
+    let mut ask = || {
+        tag += 1;
+        send(&mut stream, &mut sent, 1, 7, &hex(&format!("00 {tag:02X} 00 01 00 00 00 00 00 00 00 00")));
+        let body = receive(&mut stream).body;
+        assert_eq!(body[..2], [0x10, tag], "the tag of the repetition");
+        (body[8], body[12])
+    };
+    let retry = 5;
+    for _ in 0..3 {
+        assert_eq!(ask().0, retry, "it cannot be answered");
+    }
+    permits.add_permits(1);
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    for number in 1..3 {
+        let answered = loop {
+            let (code, answered) = ask();
+            if code != retry {
+                break answered;
+            }
+            assert!(Instant::now() < deadline, "it is not answered");
+        };
+        assert_eq!(answered, number);
+    }
 }
 
 #[test]

@@ -58,12 +58,17 @@ pub struct Serving {
 
 impl Serving {
     pub fn start(shared: &Shared, change: impl FnOnce(&mut FmConfig)) -> Self {
+        Self::over(shared.clone(), change)
+    }
+
+    /// Serves what `answerer` answers.
+    pub fn over(answerer: impl Answerer, change: impl FnOnce(&mut FmConfig)) -> Self {
         let mut config = FmConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.answer_within = TEST_TIMEOUT;
         change(&mut config);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let listener = runtime.block_on(FmListener::start(config, Open(shared.clone()))).unwrap();
+        let listener = runtime.block_on(FmListener::start(config, Open(answerer))).unwrap();
         let addresses = listener.addresses().to_vec();
         runtime.spawn(listener.serve());
         Self { addresses, runtime }
