@@ -217,13 +217,11 @@ impl Manager {
 
     /// Returns true if the memory node of a leg has not answered the hand-over of the leg yet.
     pub(super) fn is_being_handed_over(&self, leg: &Leg) -> bool {
-        let concerns = |action: &NodeAction| match action {
-            NodeAction::HandOver(order) => {
-                Some(order.former) == leg.former && order.mapping.extents == leg.extents
-            }
-            _ => false,
-        };
-        self.state.commands_of(&leg.memory_node).any(|command| concerns(&command.action))
+        let Some(FormerOwner { cn, cmem_base }) = leg.former else { return false };
+        let mut pending = self.index.ending(&self.state, &leg.memory_node, cn, cmem_base);
+        pending.any(
+            |action| matches!(action, NodeAction::HandOver(order) if order.mapping.extents == leg.extents),
+        )
     }
 
     /// Handles a memory node's result of a hand-over. After an error the leg is lost, and its memory node may still map
@@ -265,7 +263,7 @@ impl Manager {
     pub(super) fn unmap_former(&mut self, region: &Region, leg: &Leg) {
         let Some(FormerOwner { cn, cmem_base }) = leg.former else { return };
         let action = NodeAction::UnmapCmem(Mapping { cn, cmem_base, ..mapping_of(region, leg) });
-        if !self.state.commands_of(&leg.memory_node).any(|command| command.action == action) {
+        if !self.index.is_pending(&self.state, &leg.memory_node, &action) {
             self.issue(&leg.memory_node, action);
         }
     }

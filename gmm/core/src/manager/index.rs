@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cxloe_fabric::model::{CnId, ComputeNode, LDS_MAX, Name, Region, RegionState, VPPBS_MAX};
+use cxloe_fabric::model::{
+    CnId, ComputeNode, LDS_MAX, Name, NodeAction, NodeCommand, Region, RegionState, VPPBS_MAX,
+};
 
 use super::mirror::is_live;
 use super::{Change, FabricState};
@@ -22,6 +24,21 @@ pub(super) struct Index {
     bound: BTreeMap<CnId, BTreeMap<Name, u16>>,
     vppbs: BTreeMap<(CnId, u8), (Name, u16)>,
     names: BTreeMap<Name, CnId>,
+    /// Numbers of the commands without a result that end what a memory node serves at an address.
+    ending: BTreeMap<Name, BTreeMap<Place, BTreeSet<u64>>>,
+}
+
+/// A compute node and the first CMem address of what it has there.
+type Place = (CnId, u64);
+
+/// Returns the address whose mapping or share a command ends; `None` if it ends none.
+fn ended_by(action: &NodeAction) -> Option<Place> {
+    match action {
+        NodeAction::UnmapCmem(mapping) => Some((mapping.cn, mapping.cmem_base)),
+        NodeAction::HandOver(order) => Some((order.former.cn, order.former.cmem_base)),
+        NodeAction::Unshare(share) => Some((share.reader, share.reader_base)),
+        NodeAction::MapCmem(_) | NodeAction::Share(_) | NodeAction::Clone(_) => None,
+    }
 }
 
 impl Index {
@@ -36,6 +53,9 @@ impl Index {
         }
         for region in state.regions.values() {
             index.add_records(state, &Change::Region(region.clone()));
+        }
+        for ((node, _), command) in &state.commands {
+            index.add_command(node, command);
         }
         index
     }
@@ -67,6 +87,11 @@ impl Index {
             }
             Change::LogicalDevice(ld) => self.unbind(state, &ld.memory_node, ld.id),
             Change::LogicalDeviceGone(node, id) => self.unbind(state, node, *id),
+            Change::CommandIssued(node, NodeCommand { seq, .. }) | Change::CommandAnswered(node, seq) => {
+                if let Some(command) = state.commands.get(&(node.clone(), *seq)) {
+                    self.remove_command(node, command);
+                }
+            }
             _ => {}
         }
     }
@@ -107,8 +132,48 @@ impl Index {
             }
             Change::LogicalDeviceGone(node, _) => self.refresh_idle(state, node),
             Change::MemoryNodeGone(node) => drop(self.idle.remove(node)),
+            Change::CommandIssued(node, command) => self.add_command(node, command),
             _ => {}
         }
+    }
+
+    fn add_command(&mut self, node: &Name, command: &NodeCommand) {
+        if let Some(place) = ended_by(&command.action) {
+            let on = self.ending.entry(node.clone()).or_default();
+            on.entry(place).or_default().insert(command.seq);
+        }
+    }
+
+    fn remove_command(&mut self, node: &Name, command: &NodeCommand) {
+        let Some(place) = ended_by(&command.action) else { return };
+        let Some(on) = self.ending.get_mut(node) else { return };
+        if let Some(numbers) = on.get_mut(&place) {
+            numbers.remove(&command.seq);
+            if numbers.is_empty() {
+                on.remove(&place);
+            }
+        }
+        if on.is_empty() {
+            self.ending.remove(node);
+        }
+    }
+
+    /// Returns the commands to `node` without a result that end what it serves at the address of compute node `cn`.
+    pub fn ending<'a>(
+        &'a self,
+        state: &'a FabricState,
+        node: &'a Name,
+        cn: CnId,
+        cmem_base: u64,
+    ) -> impl Iterator<Item = &'a NodeAction> {
+        let numbers = self.ending.get(node).and_then(|on| on.get(&(cn, cmem_base))).into_iter().flatten();
+        numbers.filter_map(move |seq| Some(&state.commands.get(&(node.clone(), *seq))?.action))
+    }
+
+    /// Returns true if the command to `node`, which ends what it serves at an address, has no result yet.
+    pub fn is_pending(&self, state: &FabricState, node: &Name, action: &NodeAction) -> bool {
+        let place = ended_by(action);
+        place.is_some_and(|(cn, base)| self.ending(state, node, cn, base).any(|pending| pending == action))
     }
 
     pub fn regions_on(&self, node: &Name) -> impl Iterator<Item = &Name> {

@@ -397,6 +397,7 @@ impl Manager {
                 self.send_hand_over(&region, leg);
             }
             self.reissue_unmaps(&region, Some(&node.name));
+            self.reissue_unshares(&region, Some(&node.name));
         }
     }
 

@@ -384,7 +384,7 @@ impl Manager {
                 continue;
             }
             let action = NodeAction::UnmapCmem(mapping_of(region, leg));
-            if !self.state.commands_of(&leg.memory_node).any(|command| command.action == action) {
+            if !self.index.is_pending(&self.state, &leg.memory_node, &action) {
                 self.issue(&leg.memory_node, action);
             }
         }

@@ -88,8 +88,11 @@ impl Manager {
         let cn = node.cn_id;
         let known = region.readers.iter().position(|reader| reader.cn == cn);
         if order.end {
-            if let Some(at) = known.filter(|at| !region.readers[*at].ends) {
-                self.end_share(region, at);
+            match known {
+                Some(at) if !region.readers[at].ends => self.end_share(region, at),
+                // A memory node may have failed to end it.
+                Some(_) => self.reissue_unshares(&region, None),
+                None => {}
             }
             return Ok(());
         }
@@ -135,11 +138,28 @@ impl Manager {
 
     fn end_share(&mut self, mut region: Region, at: usize) {
         region.readers[at].ends = true;
-        let shares = shares_of(&region, &region.readers[at]);
         let (name, owner, reader) = (region.name.clone(), region.owner, region.readers[at].cn);
-        self.store_region(region, None);
+        self.store_region(region.clone(), None);
         self.event(EventKind::RegionUnshared { region: name, owner, reader });
-        shares.into_iter().for_each(|(node, share)| self.issue(&node, NodeAction::Unshare(share)));
+        self.reissue_unshares(&region, None);
+    }
+
+    /// Orders memory nodes to end the shares that are to end, unless such an order is pending: none was sent yet, or the
+    /// last one failed. `only` limits the orders to one memory node.
+    pub(super) fn reissue_unshares(&mut self, region: &Region, only: Option<&Name>) {
+        if region.state == RegionState::Draining {
+            // The shares end with the mapping.
+            return;
+        }
+        for reader in region.readers.iter().filter(|reader| reader.ends) {
+            for ((node, share), read) in shares_of(region, reader).into_iter().zip(&reader.legs) {
+                let action = NodeAction::Unshare(share);
+                let concerned = read.state != ShareState::Ended && only.is_none_or(|only| *only == node);
+                if concerned && !self.index.is_pending(&self.state, &node, &action) {
+                    self.issue(&node, action);
+                }
+            }
+        }
     }
 
     /// Handles a memory node's result of a `Share` or `Unshare`.
@@ -171,6 +191,10 @@ impl Manager {
             if ready {
                 self.event(EventKind::RegionShared { region: name, owner, reader: cn });
             }
+            return;
+        }
+        if failed {
+            // The memory node may still serve the reader: the addresses stay taken until it has ended the share.
             return;
         }
         reader.legs[at].state = ShareState::Ended;

@@ -158,6 +158,30 @@ fn the_end_of_a_share_leaves_the_others() {
     fabric.manager.state().verify().unwrap();
 }
 
+/// A memory node fails to end a share, and may still serve the reader: the share ends when it has ended it, after a repeated
+/// order or after it has registered again.
+#[test]
+fn the_end_of_a_share_that_fails_is_ordered_again() {
+    for registers in [true, false] {
+        let mut fabric = Fabric::with_sealed_region();
+        fabric.share(2, false).unwrap();
+        fabric.all_follow();
+        fabric.share(2, true).unwrap();
+        fabric.sync(0, true).unwrap();
+        fabric.all_follow();
+        assert_eq!((fabric.r().readers.len(), fabric.shares().len()), (1, 1), "one memory node serves it");
+        assert_eq!(fabric.who_has_it(), [cn(1)]);
+        refused(fabric.share(2, false), "still end");
+        match registers {
+            true => fabric.register(0).unwrap(),
+            false => (0..2).for_each(|_| fabric.share(2, true).unwrap()),
+        }
+        assert_eq!(fabric.manager.state().commands.len(), 1, "it is ordered once");
+        fabric.all_follow();
+        assert_eq!((fabric.r().readers.len(), fabric.shares()), (0, vec![]));
+    }
+}
+
 #[test]
 fn a_refused_share_is_ended_everywhere() {
     let mut fabric = Fabric::with_sealed_region();
