@@ -115,11 +115,13 @@ pub async fn destroy(client: &Client, args: DestroyArgs) -> Result<(), Failure> 
 
 async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) -> Result<Value, Failure> {
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
-    let destroy = DestroyRegion { force, wait_ms: wait_ms.min(SHORT_MS), created_ms: None };
+    // If this fails, so does the request to destroy the region, with the better error.
+    let created_ms = client.region(name).await.ok().map(|region| region.created_ms);
+    let destroy = DestroyRegion { force, wait_ms: wait_ms.min(SHORT_MS), created_ms };
     let destroyed = match client.destroy_region(name, destroy).await {
         // After a lost answer, a second request shows the result: `NotFound` means that the first one
-        // succeeded.
-        Err(lost) if lost.may_be_done() => {
+        // succeeded. The creation time keeps it from a later region of the same name.
+        Err(lost) if lost.may_be_done() && created_ms.is_some() => {
             to_stderr!("Warning: the answer was lost; asking again whether {name} is destroyed");
             match client.destroy_region(name, destroy).await {
                 Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(Destroyed::Gone),

@@ -1,8 +1,10 @@
 //! The `gmm` command as used by people and scripts.
 
 use std::process::Output;
+use std::time::Instant;
 
-use crate::common::{EXTENT, ObedientNode, Served, compute_node, gmm, memory_node};
+use crate::common::proxy::{Fate, Proxy};
+use crate::common::{EXTENT, ObedientNode, Served, TEST_TIMEOUT, compute_node, gmm, memory_node, name};
 use cxloe_fabric::api::{NotFollowed, Party};
 use cxloe_fabric::model::Watermark;
 use nix::sys::signal::Signal;
@@ -23,6 +25,45 @@ fn err(output: &Output) -> String {
 fn json(output: &Output) -> Value {
     assert_eq!(code(output), 0, "{}", err(output));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The answer to the request that destroys a region is lost, and a region of the same name is created before the request is
+/// repeated. The repetition must not destroy that one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_destroy_does_not_reach_a_later_region() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let (_node, _) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    let url = served.url.clone();
+    let create = move || ask(&url, &["create-region", "-s", "128M", "--owner", "cn0", "scratch"]);
+    let created = create();
+    assert!(created.status.success(), "{}", err(&created));
+    let first = client.region(&name("scratch")).await.unwrap();
+    let mut requests = 0;
+    let port = served.url.rsplit(':').next().unwrap().trim_end_matches('/').parse().unwrap();
+    let proxy = Proxy::start(port, move || {
+        requests += 1;
+        match requests {
+            // The look at the region.
+            1 => Fate::Arrive,
+            2 => Fate::LoseAnswer,
+            _ => {
+                let deadline = Instant::now() + TEST_TIMEOUT;
+                while !create().status.success() {
+                    assert!(Instant::now() < deadline, "the first region is not destroyed");
+                }
+                Fate::Arrive
+            }
+        }
+    });
+    let through = format!("http://127.0.0.1:{}", proxy.port());
+    let destroyed = tokio::task::block_in_place(|| ask(&through, &["destroy-region", "--force", "scratch"]));
+    assert_eq!(json(&destroyed)["state"], "destroyed", "{}", err(&destroyed));
+    assert!(err(&destroyed).contains("the answer was lost"), "{}", err(&destroyed));
+    let later = client.region(&name("scratch")).await.unwrap();
+    assert!(later.created_ms > first.created_ms, "{first:?} {later:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
