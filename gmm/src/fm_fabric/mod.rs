@@ -401,6 +401,7 @@ fn code_of(error: &ManagerError) -> ReturnCode {
         | ManagerError::RegionInUse { .. }
         | ManagerError::LdInUse { .. }
         | ManagerError::WrongState { .. }
+        | ManagerError::TooFragmented { .. }
         | ManagerError::LimitReached { .. } => ReturnCode::RetryRequired,
         ManagerError::Stale { .. } => ReturnCode::InternalError,
         _ => ReturnCode::InvalidInput,

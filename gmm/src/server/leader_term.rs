@@ -55,6 +55,7 @@ impl LeaderTerm {
             new_fabric: rand::random_range(1..=u64::MAX),
             run: rand::random_range(1..=u64::MAX),
             anew: config.new_fabric,
+            record_bytes_max: store.record_bytes_max(),
         };
         let place = config.store.to_string();
         let (manager, outcome) = Manager::take_over(state, options, clock.now_ms())

@@ -50,6 +50,11 @@ pub trait Store: Send {
         self.load()
     }
 
+    /// Maximum size of a region's record, in bytes, with room for changes of its state; `None`: no limit.
+    fn record_bytes_max(&self) -> Option<u64> {
+        None
+    }
+
     /// The error for a state in this store that contradicts itself.
     fn contradicted(&self, source: Contradiction) -> StoreError {
         StoreError::Contradiction { place: "memory".to_owned(), source }

@@ -2,6 +2,8 @@
 //! one logical device does not touch the mappings, sessions and links of the other logical devices on its
 //! memory node.
 
+use std::iter;
+
 use cxloe_fabric::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
 use cxloe_fabric::model::{
     Binding, ByteSize, CnId, ComputeNode, DeviceKind, EventKind, LD_UNIT, LDS_MAX, LogicalDevice, MemoryNode,
@@ -11,6 +13,7 @@ use cxloe_fabric::model::{
 use super::cmem::CmemSpan;
 use super::mirror::is_live;
 use super::region_names::Nameless;
+use super::regions::REGION_RECORD_BYTES;
 use super::{Change, Manager, ManagerError};
 
 impl Manager {
@@ -284,7 +287,7 @@ impl Manager {
                 if there { (free, zeroing) } else { (0, self.free_bytes(node) + zeroing) };
             return Err(ManagerError::NoSpace { name, size, free, held_back });
         }
-        Ok(())
+        self.check_record(name, REGION_RECORD_BYTES, iter::once((&node.name, size / node.extent_bytes)))
     }
 
     pub(super) fn unbind(&mut self, unbind: &Unbind) -> Result<CnId, ManagerError> {

@@ -270,6 +270,19 @@ pub enum ManagerError {
         /// Reason of the refusal, which the error message ends with.
         reason: String,
     },
+    /// The record of the region would be larger than the store takes.
+    #[error(
+        "region {name} would lie in up to {pieces} pieces of free memory, and the store takes no record of it of up to {bytes} \
+         bytes: {limit} are possible"
+    )]
+    TooFragmented {
+        name: Name,
+        /// Upper bound of the number of runs of extents.
+        pieces: u64,
+        /// Upper bound of the size of the record.
+        bytes: u64,
+        limit: u64,
+    },
     #[error("the limit of {limit} {what} is reached")]
     LimitReached {
         /// Text, such as `regions`.
@@ -330,7 +343,7 @@ impl ManagerError {
             Self::StaticFabric => ErrorCode::StaticFabric,
             Self::OperationRuns { .. } => ErrorCode::Unavailable,
             Self::RegionInUse { .. } => ErrorCode::RegionInUse,
-            Self::LimitReached { .. } => ErrorCode::LimitReached,
+            Self::LimitReached { .. } | Self::TooFragmented { .. } => ErrorCode::LimitReached,
             Self::ReadOnly(_) => ErrorCode::StoreFull,
             Self::JoinRefused { .. } => ErrorCode::Forbidden,
         }
@@ -428,6 +441,9 @@ impl ManagerError {
             Self::NotJoined(_) => "`gmm list -E` shows which nodes have joined".into(),
             Self::JoinRefused { .. } => "`gmm token create` makes a new token, which one node joins with".into(),
             Self::LimitReached { .. } => "remove what is no longer needed".into(),
+            Self::TooFragmented { .. } => {
+                "make several smaller regions, or name memory nodes with free memory in fewer pieces (`--on`)".into()
+            }
         }
     }
 }

@@ -67,6 +67,9 @@ pub struct Options {
     pub run: u64,
     /// Begin a new fabric even though running nodes have followed another one (`gmm serve --new-fabric`).
     pub anew: bool,
+    /// Maximum size of a region's record in the store, in bytes; `None`: no limit. An order that would exceed it is
+    /// refused before anything changes.
+    pub record_bytes_max: Option<u64>,
 }
 
 impl Default for Options {
@@ -79,6 +82,7 @@ impl Default for Options {
             new_fabric: 0,
             run: 0,
             anew: false,
+            record_bytes_max: None,
         }
     }
 }

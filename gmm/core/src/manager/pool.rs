@@ -50,6 +50,22 @@ impl FreeExtents {
         Some(taken)
     }
 
+    /// Returns the number of runs in which [`take`](Self::take) would allocate `count` extents.
+    pub(super) fn runs_of(&self, count: u64) -> u64 {
+        if self.runs.values().any(|len| *len >= count) {
+            return 1;
+        }
+        let (mut left, mut runs) = (count, 0);
+        for len in self.runs.values() {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(*len);
+            runs += 1;
+        }
+        runs
+    }
+
     /// Allocates exactly this run.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Creation, growth and destruction of regions, and the function from which a region's state follows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cxloe_fabric::api::{CreateRegion, GrowRegion, LabelRegion, Owner, RegionStatus};
 use cxloe_fabric::model::{
@@ -14,6 +14,12 @@ use super::mirror::{live_positions, same_in_sync};
 use super::placement::{InterleaveSet, PlacementRequest};
 use super::region_names::Nameless;
 use super::{Change, DECODERS_MAX, Manager, ManagerError, REGIONS_MAX};
+
+/// Upper bounds in bytes of a region's record in the store without legs and labels, of a usual leg without its extents, and
+/// of a run of extents.
+pub(super) const REGION_RECORD_BYTES: u64 = 2048;
+const LEG_RECORD_BYTES: u64 = 640;
+const RUN_RECORD_BYTES: u64 = 48;
 
 impl Manager {
     /// Returns the latest recorded reason for a change of a region's state after event `after`.
@@ -149,6 +155,11 @@ impl Manager {
             let limit = DECODERS_MAX as u64;
             return Err(ManagerError::LimitReached { what: "decoders of a region", limit });
         }
+        let extents = shares.iter().flat_map(|set| {
+            let nodes = set.nodes.iter().chain(&set.mirrors);
+            nodes.map(|node| (&node.name, set.bytes / node.extent_bytes))
+        });
+        self.check_record(&region.name, record_bytes(region), extents)?;
         let pieces = shares
             .iter()
             .flat_map(|s| s.nodes.iter().chain(&s.mirrors).map(|node| CmemSpan::on(node, s.bytes)));
@@ -191,6 +202,30 @@ impl Manager {
                     succeeds: None,
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses to add legs to a region whose record has `present` bytes, each with this number of extents on a memory node,
+    /// if the store might not take the region's record then: free memory may be in very many pieces.
+    pub(super) fn check_record<'a>(
+        &self,
+        name: &Name,
+        present: u64,
+        legs: impl Iterator<Item = (&'a Name, u64)>,
+    ) -> Result<(), ManagerError> {
+        let Some(limit) = self.options.record_bytes_max else { return Ok(()) };
+        let (mut count, mut wanted) = (0, BTreeMap::<&Name, u64>::new());
+        for (node, extents) in legs {
+            count += 1;
+            *wanted.entry(node).or_default() += extents;
+        }
+        // Where legs of one memory node share a run, it is divided between them.
+        let runs = |(node, extents): (&&Name, &u64)| self.free.get(*node).map_or(0, |f| f.runs_of(*extents));
+        let pieces = count + wanted.iter().map(runs).sum::<u64>();
+        let bytes = present + count * LEG_RECORD_BYTES + pieces * RUN_RECORD_BYTES;
+        if bytes > limit {
+            return Err(ManagerError::TooFragmented { name: name.clone(), pieces, bytes, limit });
         }
         Ok(())
     }
@@ -466,4 +501,10 @@ impl Manager {
 /// Returns the bytes of memory nodes that a region of this size uses, with all copies.
 fn copied(size: u64, protect: Protection) -> u64 {
     size.saturating_mul(u64::from(protect.copies()))
+}
+
+/// Upper bound of the size of a region's record in the store.
+pub(super) fn record_bytes(region: &Region) -> u64 {
+    let present = serde_json::to_vec(region).map_or(0, |record| record.len() as u64);
+    present.max(REGION_RECORD_BYTES)
 }

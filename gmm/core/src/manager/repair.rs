@@ -13,6 +13,7 @@ use cxloe_fabric::model::{
 use super::cmem::CmemSpan;
 use super::memory_nodes::mapping_of;
 use super::mirror::{is_live, live_positions};
+use super::regions::record_bytes;
 use super::{Change, Manager, ManagerError};
 
 /// Minimum time between two attempts to repair a region, in milliseconds. The registration of a memory node
@@ -253,6 +254,11 @@ impl Manager {
             *taken.entry(node.name.clone()).or_default() += region.legs[copy.keeps].bytes;
             nodes.push(node);
         }
+        let extents = wanted
+            .iter()
+            .zip(&nodes)
+            .map(|(copy, node)| (&node.name, region.legs[copy.keeps].bytes / node.extent_bytes));
+        self.check_record(&region.name, record_bytes(&region), extents)?;
         let mut owner = self.owner(&Owner::CnId(region.owner))?;
         let span =
             |(copy, node): (&WantedCopy, &MemoryNode)| CmemSpan::on(node, region.legs[copy.keeps].bytes);

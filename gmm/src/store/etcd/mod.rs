@@ -278,6 +278,10 @@ impl EtcdStore {
 }
 
 impl Store for EtcdStore {
+    fn record_bytes_max(&self) -> Option<u64> {
+        Some(batch::RECORD_BYTES_MAX as u64 / 4 * 3)
+    }
+
     fn load(&mut self) -> Result<FabricState, StoreError> {
         let mut loads = 1;
         loop {

@@ -31,6 +31,26 @@ fn a_region_is_active_once_its_node_confirms_and_gone_once_it_is_zeroed() {
     assert!(fabric.nodes[0].mapped.is_empty());
 }
 
+/// The store takes records up to a size, and a region in very many pieces has a large one: it is refused before anything
+/// changes, as the bind of a logical device that makes such a region.
+#[test]
+fn a_region_in_more_pieces_than_its_record_may_have_is_refused() {
+    let options = Options { record_bytes_max: Some(4000), ..Options::default() };
+    let mut fabric = Fabric::with(&[120], options);
+    (0..120).for_each(|number| fabric.create(&format!("r{number}"), 1, cn(1)).unwrap());
+    (0..120).step_by(2).for_each(|number| fabric.destroy(&format!("r{number}")).unwrap());
+    fabric.settle();
+    assert_eq!(fabric.free(), 60);
+    let refused = fabric.create("all", 60, cn(1)).unwrap_err();
+    assert_eq!((refused.code(), fabric.free()), (ErrorCode::LimitReached, 60));
+    assert!(matches!(refused, ManagerError::TooFragmented { pieces: 61, .. }), "{refused}");
+    fabric.create("some", 10, cn(1)).unwrap();
+    fabric.settle();
+    assert_eq!(fabric.state_of("some"), Some(RegionState::Active));
+    let error = fabric.grow("some", 60).unwrap_err();
+    assert!(matches!(error, ManagerError::TooFragmented { .. }), "{error}");
+}
+
 #[test]
 fn regions_go_to_the_emptiest_node_and_over_several_when_none_is_large_enough() {
     let mut fabric = Fabric::new(&[4, 10, 6]);
