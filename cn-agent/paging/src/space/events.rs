@@ -68,19 +68,27 @@ impl Space {
         for _ in 0..READS_MAX {
             let Some(mapped) = self.memory.mappings().get(id) else { return count };
             let before = count;
-            match mapped.uffd.events(&mut reader.buffer) {
-                Ok(events) => events.for_each(|event| {
-                    count += 1;
-                    self.handle_event(id, event, transfers);
-                }),
+            let error = match mapped.uffd.events(&mut reader.buffer) {
+                Ok(events) => {
+                    events.for_each(|event| {
+                        count += 1;
+                        self.handle_event(id, event, transfers);
+                    });
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            match error {
+                None => {}
                 // The event of a fork stays unread, and with it the thread that forks waits, and no page can be
                 // installed.
-                Err(UffdError::Os {
-                    errno: errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM), ..
+                Some(UffdError::Os {
+                    errno: errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM),
+                    ..
                 }) => {
                     return count + self.refuse_children(id, errno, reader, transfers);
                 }
-                Err(error) => {
+                Some(error) => {
                     tracing::error!(%error, region = self.options.region, "a process's faults cannot be read");
                     self.part(id);
                     return count;

@@ -10,7 +10,7 @@ use LegState::{Lost, Mapped, Stale, Unmapping};
 
 impl Fabric {
     /// Returns a fabric with memory nodes of these sizes, and the region `r` of two extents, whose owner's agent runs.
-    fn attached(extents: &[u64]) -> Self {
+    fn in_use(extents: &[u64]) -> Self {
         let mut fabric = Self::new(extents);
         fabric.register_cn(1);
         fabric.create("r", 2, cn(1)).unwrap();
@@ -19,9 +19,9 @@ impl Fabric {
         fabric
     }
 
-    /// Like [`attached`](Self::attached), but the agent has ended in order.
+    /// Like [`attached`](Self::in_use), but the agent has ended in order.
     fn at_rest(extents: &[u64]) -> Self {
-        let mut fabric = Self::attached(extents);
+        let mut fabric = Self::in_use(extents);
         fabric.end_agent(true);
         fabric
     }
@@ -174,7 +174,7 @@ fn an_owner_that_comes_back_gets_its_region_before_it_can_use_it() {
 
 #[test]
 fn who_may_have_changes_is_waited_for_until_an_operator_disables_the_region() {
-    let mut fabric = Fabric::attached(&[4, 4]);
+    let mut fabric = Fabric::in_use(&[4, 4]);
     fabric.end_agent(false);
     let from = fabric.parts()[0].0;
     fabric.drain_node(from, true);
@@ -195,7 +195,7 @@ fn who_may_have_changes_is_waited_for_until_an_operator_disables_the_region() {
 
 #[test]
 fn a_disabled_region_moves_while_its_owner_runs_and_is_enabled_during_it() {
-    let mut fabric = Fabric::attached(&[4, 4]);
+    let mut fabric = Fabric::in_use(&[4, 4]);
     fabric.apply(Command::DisableRegion(name("r"))).unwrap();
     (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
     assert_eq!(fabric.state_of("r"), Some(RegionState::Disabled));
@@ -271,7 +271,7 @@ fn a_copy_begins_again_when_its_memory_node_has_lost_it() {
 
 #[test]
 fn a_snapshot_moves_while_it_is_disabled() {
-    let mut fabric = Fabric::attached(&[8, 8]);
+    let mut fabric = Fabric::in_use(&[8, 8]);
     let order =
         CloneRegion { name: name("s"), owner: None, uid: None, sealed: true, force: false, wait_ms: 0 };
     fabric.apply(Command::CloneRegion(name("r"), order)).unwrap();
@@ -339,7 +339,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let fabric = Fabric::attached(&[6, 6, 6]);
+        let fabric = Fabric::in_use(&[6, 6, 6]);
         let mut world = World {
             fabric,
             content: BTreeMap::new(),
