@@ -373,7 +373,9 @@ impl World {
                 }
                 _ => Vec::new(),
             };
-            zeroed.into_iter().filter(|_| new).for_each(|extent| drop(content.remove(&(node, extent))));
+            for extent in zeroed.into_iter().filter(|_| new) {
+                content.remove(&(node, extent));
+            }
             fabric.nodes[node].carry_out(command, false);
         }
         let known = |progress: &FillProgress| {
