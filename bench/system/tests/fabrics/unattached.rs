@@ -11,13 +11,17 @@ use cxloe_system::star::*;
 use cxloe_system::{Test, tests, text};
 
 pub fn tests(_: LabPrivilege) -> Vec<Test> {
-    tests![
+    let mut tests = tests![
         a_memory_node_is_emptied_while_no_agent_runs,
-        a_copy_is_completed_whichever_daemon_is_killed,
-        an_agent_that_starts_during_a_copy_has_every_line,
         disabled_regions_and_snapshots_move_while_their_owner_runs,
         what_a_killed_agent_may_have_changed_waits_for_an_operator,
-    ]
+    ];
+    let slow = "a copy over a link that loses most frames";
+    let killed = a_copy_is_completed_whichever_daemon_is_killed;
+    tests.push(Test::new("a_copy_is_completed_whichever_daemon_is_killed", killed).long(slow));
+    let early = an_agent_that_starts_during_a_copy_has_every_line;
+    tests.push(Test::new("an_agent_that_starts_during_a_copy_has_every_line", early).long(slow));
+    tests
 }
 
 const BYTES: u64 = 16 * MIB;
