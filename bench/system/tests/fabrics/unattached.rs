@@ -37,14 +37,13 @@ fn gmm(star: &Star, arguments: &[&str]) -> Outcome<Output> {
     output(Command::new(program("gmm")?).args(["--manager", &star.manager_url()]).args(arguments))
 }
 
-/// Starts two memory nodes with these options and an agent, and writes the region `m`, which is on the first node. The
-/// node that the region can move to loses frames.
+/// Starts two memory nodes with these options and an agent, and writes the region `m`, which is on the first node.
 fn written(first: &[&str], second: &[&str]) -> Outcome<Star> {
     expect_error("has lost its content");
     expect_error("has not answered within the limit");
     let star = Star::new(2, 1, &["--rebuild-after", "0"])?;
     star.start_mn(0, first)?;
-    star.start_mn(1, &[second, LOSSY].concat())?;
+    star.start_mn(1, second)?;
     star.start_agent(0, UNCACHED)?;
     let hpa = star.create("m", 0, BYTES, &[0], 4096)?;
     fill(&mut star.connect(0)?, hpa, BYTES, 1)?;
@@ -112,7 +111,7 @@ fn a_memory_node_is_emptied_while_no_agent_runs() -> Outcome {
 }
 
 fn a_copy_is_completed_whichever_daemon_is_killed() -> Outcome {
-    let star = written(KEPT, POOL)?;
+    let star = written(KEPT, &[POOL, LOSSY].concat())?;
     star.stop("cn0")?;
     drain(&star)?;
     copying(&star)?;
@@ -140,7 +139,7 @@ fn a_copy_is_completed_whichever_daemon_is_killed() -> Outcome {
 }
 
 fn an_agent_that_starts_during_a_copy_has_every_line() -> Outcome {
-    let star = written(POOL, POOL)?;
+    let star = written(POOL, &[POOL, LOSSY].concat())?;
     star.stop("cn0")?;
     drain(&star)?;
     copying(&star)?;
