@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use cxloe_cn_core::engine::{EngineEvent, LegTarget};
+use cxloe_cn_core::engine::{EngineEvent, LegTarget, Pacing};
 use cxloe_wire::Transmit;
 use cxloe_wire::session::Timing;
 
@@ -356,6 +356,42 @@ fn play(seed: u64) -> (usize, u32) {
 fn no_acknowledged_write_is_lost_whichever_legs_fail() {
     let (stale, operations) = (1..=100).map(play).fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1));
     assert!(stale > 250 && operations > 30_000, "legs fail often: {stale} in {operations} operations");
+}
+
+/// Time from the first request that fills a leg (a copy) of 16 pages until the engine reports the leg as filled. No
+/// program has operations in flight.
+fn time_to_fill(world: &mut World) -> Duration {
+    world.until("the fill begins", |world| world.engine.in_flight() > 0);
+    let begun = world.net.now();
+    loop {
+        world.exchange();
+        while let Some(event) = world.engine.poll_event() {
+            if matches!(event, EngineEvent::LegFilled { .. }) {
+                return world.net.now() - begun;
+            }
+        }
+        assert!(world.net.now() - begun < MS * 3000, "the leg is not filled");
+    }
+}
+
+#[test]
+fn a_leg_is_reported_as_soon_as_it_is_filled() {
+    let took = time_to_fill(&mut World::new(1));
+    assert!(took < MS * 2, "{took:?}, although a check of the legs is due when the last page is copied");
+}
+
+/// Scenario: rate control has tokens for few requests, so that the fill is often without a request in flight, whose
+/// answer would continue it. It has to continue when there are tokens.
+#[test]
+fn a_fill_continues_when_there_are_tokens() {
+    let mut world = World::new(1);
+    let (now, long) = (world.net.now(), Duration::from_secs(10));
+    // The pause halves the rate for `long`: 64 KiB take some 5.5 ms.
+    let control = cxloe_cc::Config { t1: long, ..cxloe_cc::Config::for_link(200_000_000) };
+    world.engine.set_pacing(Some(Pacing { control, bucket: 1500, class: 0 }), now);
+    world.engine.on_nic_pause(now);
+    let took = time_to_fill(&mut world);
+    assert!(MS * 5 < took && took < MS * 20, "{took:?}");
 }
 
 /// Scenario: as at the end of a drain, the leg (copy) that serves reads is removed while requests to it are unanswered.

@@ -138,7 +138,7 @@ impl Completions for Completer<'_> {
             Op::Write { id, .. } => self.sink.written(id),
             Op::WriteBack { epoch, .. } => self.core.write_backs[usize::from(epoch)] -= 1,
             Op::Side { pair, side } => self.core.side_written(pair, side, self.sink),
-            Op::Fill { copy, lines, .. } => self.core.copy_written(copy, lines),
+            Op::Fill { copy, lines, .. } => self.core.copy_written(copy, lines, self.now),
             Op::Read { .. } | Op::Nothing => {}
         }
     }

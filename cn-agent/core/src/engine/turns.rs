@@ -86,8 +86,8 @@ impl Engine {
             self.deadline.keep_earlier(peer.requester.deadline());
         }
         self.deadline.keep_earlier(Deadline::new(self.resume_at, TOKENS));
-        let watch_at = self.core.mirrors.watch_at();
-        self.deadline.keep_earlier(Deadline::new(watch_at, "a check of mirrored copies"));
+        let due_at = self.core.mirrors.due_at();
+        self.deadline.keep_earlier(Deadline::new(due_at, "work for mirrored copies"));
         self.deadline = self.deadline.after(now);
     }
 

@@ -6,10 +6,12 @@
 //! ```
 //!
 //! Both halves of a copy use the streams of the page, behind the writes that were sent before the page was locked.
-//! Writes of a locked page are refused as busy. Few pages are copied at once while programs have operations in flight.
+//! Writes of a locked page are refused as busy. The next page begins when one ends; `window` decides how many are copied
+//! at once.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
@@ -17,13 +19,16 @@ use cxloe_wire::time::Time;
 
 use super::super::completer::Op;
 use super::super::{Core, Engine, PeerSession};
-use super::LegMode;
+use super::window::{FillWindow, PAGES_MAX};
+use super::{LegMode, Mirror, Mirrors};
 
-/// Maximum number of pages copied at once.
-const PAGES_MAX: usize = 16;
-/// Maximum number of pages copied at once while programs have operations in flight.
-const PAGES_BESIDE_PROGRAMS: usize = 4;
 const PAGE_LINES: usize = 64;
+/// Maximum time after which requests for which there was no room, or no token, are tried again: a small part of a round
+/// trip under load. Completions bring them forward.
+const RETRY: Duration = Duration::from_micros(50);
+
+// `Core::end_selected` has one bit for each copy.
+const _: () = assert!(PAGES_MAX <= u64::BITS as usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -44,20 +49,59 @@ struct PageCopy {
     asked: usize,
     /// Number of lines read or acknowledged so far, in the present phase.
     done: usize,
+    /// Time at which the page was locked.
+    began: Time,
     data: Box<[u8; PAGE_LINES * LINE_SIZE]>,
 }
 
 /// Copies of pages, for all mirrors.
-#[derive(Default)]
 pub(super) struct Fill {
+    /// [`PAGES_MAX`] copies once a mirror was made; none before.
     copies: Vec<PageCopy>,
     /// Number of copies that are not idle.
     busy: usize,
     /// Number of requests in flight for copies.
     in_flight: usize,
+    window: FillWindow,
+    /// Time at which requests for which there was no room, or no token, are tried again; the end of time if there are
+    /// none.
+    retry_at: Time,
+}
+
+impl Default for Fill {
+    fn default() -> Self {
+        Fill {
+            copies: Vec::new(),
+            busy: 0,
+            in_flight: 0,
+            window: FillWindow::new(),
+            retry_at: Time(u64::MAX),
+        }
+    }
 }
 
 impl Fill {
+    /// Makes room for the maximum number of pages; to be called before the first fill.
+    pub fn reserve(&mut self) {
+        let idle = || PageCopy {
+            phase: Phase::Idle,
+            mirror: 0,
+            side: 0,
+            page: 0,
+            asked: 0,
+            done: 0,
+            began: Time::ZERO,
+            data: Box::new([0; PAGE_LINES * LINE_SIZE]),
+        };
+        self.copies.resize_with(PAGES_MAX, idle);
+    }
+
+    /// Time at which requests are tried again for which there was no room or no token.
+    #[inline]
+    pub fn retry_at(&self) -> Time {
+        self.retry_at
+    }
+
     /// Whether a page is locked for writes, because it is being copied.
     #[inline]
     pub fn locks(&self, mirror: u16, page: u64) -> bool {
@@ -73,72 +117,52 @@ impl Fill {
 }
 
 impl Engine {
-    /// Starts and continues copies for all legs that are being filled, within the windows.
+    /// Continues copies, and starts new ones for all legs that are being filled, within the windows.
     pub(super) fn advance_fill(&mut self, now: Time, tx: &mut dyn Transmit) {
-        let filling = |leg: &super::MirrorLeg| leg.mode == LegMode::Filling;
-        let mirrors = self.core.mirrors.list.iter().flatten();
-        if self.core.mirrors.fill.busy == 0
-            && !mirrors.into_iter().any(|mirror| mirror.legs.iter().any(filling))
-        {
+        self.core.mirrors.fill.retry_at = Time(u64::MAX);
+        // An owed write may be one of a page that is to be read. It is sent with the next poll, which then comes here.
+        if self.core.mirrors.owes() || !self.core.mirrors.fills() {
             return;
         }
         let programs = self.core.ops.used() > self.core.mirrors.fill.in_flight;
-        let most = if programs { PAGES_BESIDE_PROGRAMS } else { PAGES_MAX };
-        if self.core.mirrors.fill.copies.is_empty() {
-            let idle = || PageCopy {
-                phase: Phase::Idle,
-                mirror: 0,
-                side: 0,
-                page: 0,
-                asked: 0,
-                done: 0,
-                data: Box::new([0; PAGE_LINES * LINE_SIZE]),
-            };
-            self.core.mirrors.fill.copies.extend((0..PAGES_MAX).map(|_| idle()));
+        let most = self.core.mirrors.fill.window.pages(programs, now);
+        let mut short = false;
+        // Pages that are locked go first, so that they are unlocked soon.
+        for index in 0..self.core.mirrors.fill.copies.len() {
+            short |= !self.send_copy(index, now, tx);
         }
-        for index in 0..PAGES_MAX {
-            if self.core.mirrors.fill.copies[index].phase == Phase::Idle
-                && (self.core.mirrors.fill.busy >= most || !self.begin_copy(index))
-            {
-                continue;
+        for index in 0..self.core.mirrors.fill.copies.len() {
+            let fill = &self.core.mirrors.fill;
+            if short || fill.busy >= most {
+                break;
             }
-            self.send_copy(index, now, tx);
+            if fill.copies[index].phase == Phase::Idle {
+                if !self.core.mirrors.begin_copy(index, now) {
+                    break;
+                }
+                short = !self.send_copy(index, now, tx);
+            }
         }
-    }
-
-    /// Locks the next page that a leg being filled misses, and starts its copy. Returns `false` if no page is missed.
-    fn begin_copy(&mut self, index: usize) -> bool {
         let mirrors = &mut self.core.mirrors;
-        for (number, mirror) in mirrors.list.iter_mut().enumerate() {
-            let Some(mirror) = mirror else { continue };
-            let Some(side) = mirror.legs.iter().position(|leg| leg.mode == LegMode::Filling) else {
-                continue;
-            };
-            let leg = &mut mirror.legs[side];
-            let Some(word) = leg.missed.iter().position(|word| *word != 0) else { continue };
-            let page = word as u64 * 64 + u64::from(leg.missed[word].trailing_zeros());
-            // The page no longer counts as missed; `end_copy` sets the bit again if the copy fails.
-            leg.has(page);
-            let copy = &mut mirrors.fill.copies[index];
-            (copy.phase, copy.mirror, copy.side, copy.page) = (Phase::Reading, number as u16, side, page);
-            (copy.asked, copy.done) = (0, 0);
-            mirrors.fill.busy += 1;
-            return true;
+        if short {
+            mirrors.fill.window.lack();
+            mirrors.fill.retry_at = (now + RETRY).min(self.resume_at);
+        } else if mirrors.fill.busy == 0 {
+            // Nothing is missed any more, so the next check of the legs, which reports that, is due.
+            mirrors.watch_at = now;
         }
-        false
     }
 
-    /// Sends the requests of a copy, as far as windows and free slots permit.
-    fn send_copy(&mut self, index: usize, now: Time, tx: &mut dyn Transmit) {
+    /// Sends the requests of a copy. Returns `false` if there was no room, or no token, for one of them.
+    fn send_copy(&mut self, index: usize, now: Time, tx: &mut dyn Transmit) -> bool {
         loop {
             let copy = &self.core.mirrors.fill.copies[index];
-            let Some(mirror) = self.core.mirrors.get(copy.mirror) else { return };
-            let leg = match copy.phase {
-                Phase::Reading => &mirror.legs[mirror.reads],
-                Phase::Writing => &mirror.legs[copy.side],
-                Phase::Idle => return,
-            };
             let first = copy.asked;
+            if copy.phase == Phase::Idle || first == PAGE_LINES {
+                return true;
+            }
+            let Some(mirror) = self.core.mirrors.get(copy.mirror) else { return true };
+            let leg = &mirror.legs[if copy.phase == Phase::Reading { mirror.reads } else { copy.side }];
             let cmem = leg.cmem + (copy.page << 12) + (first * LINE_SIZE) as u64;
             let peer = self.session_of(leg.peer, cmem);
             let requester = &self.peers[peer].requester;
@@ -147,8 +171,12 @@ impl Engine {
                 _ => requester.burst_write_lines_max(),
             };
             let lines = most.min(PAGE_LINES - first);
-            if lines == 0 || self.core.ops.is_full() || self.may_send(peer, now).is_err() {
-                return;
+            if lines == 0 {
+                // There is no session. The next check of the legs decides about the leg, or tries again.
+                return true;
+            }
+            if self.core.ops.is_full() || self.may_send(peer, now).is_err() {
+                return false;
             }
             let op = Op::Fill { copy: index as u8, first: first as u8, lines: lines as u8 };
             let token = self.core.ops.insert(op);
@@ -166,12 +194,39 @@ impl Engine {
             };
             if sent.is_err() {
                 self.core.ops.remove(token);
-                return;
+                return false;
             }
             copy.asked += lines;
             self.core.mirrors.fill.in_flight += 1;
             self.sent(peer);
         }
+    }
+}
+
+impl Mirrors {
+    /// Whether pages are being copied, or a leg is being filled.
+    fn fills(&self) -> bool {
+        let filling = |mirror: &Mirror| mirror.legs.iter().any(|leg| leg.mode == LegMode::Filling);
+        self.fill.busy > 0 || self.list.iter().flatten().any(filling)
+    }
+
+    /// Locks the next page that a leg being filled misses, and starts its copy. Returns `false` if no page is missed.
+    fn begin_copy(&mut self, index: usize, now: Time) -> bool {
+        let Mirrors { list, fill, .. } = self;
+        for (number, mirror) in list.iter_mut().enumerate() {
+            let Some(mirror) = mirror else { continue };
+            let Some(side) = mirror.legs.iter().position(|leg| leg.mode == LegMode::Filling) else {
+                continue;
+            };
+            // The page no longer counts as missed; `Core::end_selected` sets the bit again if the copy fails.
+            let Some(page) = mirror.legs[side].missed.take() else { continue };
+            let copy = &mut fill.copies[index];
+            (copy.phase, copy.mirror, copy.side, copy.page) = (Phase::Reading, number as u16, side, page);
+            (copy.asked, copy.done, copy.began) = (0, 0, now);
+            fill.busy += 1;
+            return true;
+        }
+        false
     }
 }
 
@@ -194,7 +249,7 @@ impl Core {
 
     /// Counts lines of a copy that were acknowledged. With the last one, the copy ends and the page is
     /// unlocked.
-    pub(in super::super) fn copy_written(&mut self, index: u8, lines: u8) {
+    pub(in super::super) fn copy_written(&mut self, index: u8, lines: u8, now: Time) {
         let fill = &mut self.mirrors.fill;
         fill.in_flight -= 1;
         self.mirrors.pending = true;
@@ -203,6 +258,7 @@ impl Core {
         if copy.done == PAGE_LINES {
             copy.phase = Phase::Idle;
             fill.busy -= 1;
+            fill.window.copied(copy.began, now);
         }
     }
 
@@ -211,34 +267,42 @@ impl Core {
     pub(in super::super) fn copy_failed(&mut self, index: u8) {
         self.mirrors.fill.in_flight -= 1;
         self.mirrors.pending = true;
-        self.end_copy(usize::from(index));
+        self.end_selected(1 << index);
     }
 
-    /// Ends the copy of a page, so that the leg misses the page again; answers in flight are ignored.
-    fn end_copy(&mut self, index: usize) {
-        let fill = &mut self.mirrors.fill;
-        let Some(copy) = fill.copies.get_mut(index).filter(|copy| copy.phase != Phase::Idle) else { return };
-        copy.phase = Phase::Idle;
-        fill.busy -= 1;
-        let (mirror, side, page) = (copy.mirror, copy.side, copy.page);
-        if let Some(mirror) = self.mirrors.get_mut(mirror) {
-            mirror.legs[side].miss(page);
+    /// Ends the copies of all pages of a mirror.
+    pub(super) fn end_copies(&mut self, mirror: u16) {
+        let mut selected = 0;
+        for (index, copy) in self.mirrors.fill.copies.iter().enumerate() {
+            selected |= u64::from(copy.mirror == mirror) << index;
         }
-        let mut ended = 0;
-        for op in self.ops.iter_mut() {
-            if matches!(op, Op::Fill { copy, .. } if usize::from(*copy) == index) {
-                *op = Op::Nothing;
-                ended += 1;
+        self.end_selected(selected);
+    }
+
+    /// Ends copies, one bit each, so that the legs miss the pages again; answers in flight are ignored.
+    fn end_selected(&mut self, selected: u64) {
+        let Core { ops, mirrors: Mirrors { fill, list, .. }, .. } = self;
+        let mut ended = 0_u64;
+        for (index, copy) in fill.copies.iter_mut().enumerate() {
+            if selected >> index & 1 == 0 || copy.phase == Phase::Idle {
+                continue;
+            }
+            copy.phase = Phase::Idle;
+            fill.busy -= 1;
+            ended |= 1 << index;
+            if let Some(Some(mirror)) = list.get_mut(usize::from(copy.mirror)) {
+                mirror.legs[copy.side].missed.insert(copy.page);
             }
         }
-        self.mirrors.fill.in_flight -= ended;
-    }
-
-    pub(super) fn end_copies(&mut self, mirror: u16) {
-        for index in 0..self.mirrors.fill.copies.len() {
-            let copy = &self.mirrors.fill.copies[index];
-            if copy.phase != Phase::Idle && copy.mirror == mirror {
-                self.end_copy(index);
+        if ended == 0 {
+            return;
+        }
+        for op in ops.iter_mut() {
+            if let Op::Fill { copy, .. } = *op
+                && ended >> copy & 1 == 1
+            {
+                *op = Op::Nothing;
+                fill.in_flight -= 1;
             }
         }
     }

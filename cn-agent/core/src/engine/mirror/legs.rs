@@ -1,7 +1,6 @@
 //! Applies to the engine the manager's description of the legs of a position: the one or two memory nodes that hold a
 //! copy of this part of an interleave set.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 use cxloe_wire::machine::Deadline;
@@ -9,7 +8,7 @@ use cxloe_wire::time::Time;
 
 use super::super::shards::session_of;
 use super::super::{Engine, RouteTarget};
-use super::{LegMode, Mirror, MirrorLeg, Mirrors};
+use super::{LegMode, Mirror, MirrorLeg, Mirrors, MissedPages};
 
 /// A leg of a position in the manager's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +38,7 @@ impl LegTarget {
             missed_write: false,
             since: now,
             reported: None,
-            missed: Vec::new(),
+            missed: MissedPages::default(),
         }
     }
 }
@@ -68,7 +67,7 @@ impl Engine {
         let sound: Vec<(usize, u64)> = match known {
             Some(mirror) => {
                 mirror.filled_epoch = 0;
-                let sound = mirror.legs.iter().filter(|leg| leg.must_have() && leg.missed_nothing());
+                let sound = mirror.legs.iter().filter(|leg| leg.must_have() && leg.missed.is_empty());
                 sound.map(|leg| (leg.peer, leg.cmem)).collect()
             }
             None => [(target.peer, target.cmem)].into(),
@@ -86,7 +85,7 @@ impl Engine {
         let has_content = legs.iter().any(|leg| leg.in_sync && is_sound(leg.peer, leg.cmem));
         for side in 0..2 {
             let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
-            let all = mirror.all_pages();
+            let pages = mirror.pages();
             let known = &mirror.legs[side];
             let is_listed = legs.iter().any(|listed| listed.in_sync && listed.is(known));
             let leg = &mut mirror.legs[side];
@@ -97,7 +96,7 @@ impl Engine {
                 (false, false) => leg.mode = LegMode::Stale,
                 _ => continue,
             }
-            (leg.missed, leg.since, leg.reported) = (all, now, None);
+            (leg.missed, leg.since, leg.reported) = (MissedPages::all(pages), now, None);
             self.leave_leg(number, side, now);
         }
     }
@@ -135,8 +134,9 @@ impl Engine {
                 let (epoch, filled_epoch, route) = (0, 0, hpa);
                 let legs = [of_first, of_second];
                 let mirror = Mirror { route, position, bytes, epoch, filled_epoch, reads, legs };
-                let Mirrors { list, pairs, .. } = &mut self.core.mirrors;
+                let Mirrors { list, pairs, fill, .. } = &mut self.core.mirrors;
                 pairs.reserve();
+                fill.reserve();
                 // Writes in flight to a former mirror still have its number.
                 let is_free = |number: &usize| list[*number].is_none() && !pairs.refer_to(*number as u16);
                 let free = (0..list.len()).find(is_free).unwrap_or(list.len());
@@ -147,7 +147,7 @@ impl Engine {
                 let mirror = list[free].as_mut().expect("it was just put there");
                 for side in 0..2 {
                     if mirror.legs[side].mode == LegMode::Stale {
-                        mirror.legs[side].missed = mirror.all_pages();
+                        mirror.legs[side].missed = MissedPages::all(mirror.pages());
                     }
                 }
                 free as u16
@@ -166,7 +166,7 @@ impl Engine {
             if let Some(leg) = new.pop() {
                 mirror.legs[side] = leg.leg(now);
                 if !leg.in_sync {
-                    mirror.legs[side].missed = mirror.all_pages();
+                    mirror.legs[side].missed = MissedPages::all(mirror.pages());
                 }
             }
         }
@@ -188,7 +188,7 @@ impl Engine {
     fn follow_leg(&mut self, number: u16, leg: &LegTarget, epoch: u64, now: Time) {
         let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
         let Some(side) = mirror.legs.iter().position(|known| leg.is(known)) else { return };
-        let (all, none, filled_epoch) = (mirror.all_pages(), vec![0; mirror.words()], mirror.filled_epoch);
+        let (pages, filled_epoch) = (mirror.pages(), mirror.filled_epoch);
         let known = &mut mirror.legs[side];
         let other_content =
             known.incarnation.is_some() && leg.incarnation.is_some_and(|new| known.incarnation != Some(new));
@@ -196,7 +196,7 @@ impl Engine {
         match (known.mode, leg.in_sync) {
             (LegMode::Synced, true) => {}
             (_, true) => {
-                (known.mode, known.missed) = (LegMode::Synced, Vec::new());
+                (known.mode, known.missed) = (LegMode::Synced, MissedPages::default());
                 known.reported = None;
             }
             // The manager has not yet applied the report that the leg is filled.
@@ -211,15 +211,15 @@ impl Engine {
                 (known.mode, known.failing, known.missed_write) = (LegMode::Stale, false, false);
                 (known.since, known.reported) = (now, None);
                 if other_content {
-                    known.missed = all;
-                } else if known.missed_nothing() {
-                    known.missed = none;
+                    known.missed = MissedPages::all(pages);
+                } else if known.missed.is_empty() {
+                    known.missed = MissedPages::none(pages);
                 }
                 self.leave_leg(number, side, now);
             }
             // The memory node has lost the pages that were copied to it so far.
             (LegMode::Filling | LegMode::Stale, false) if other_content => {
-                (known.mode, known.missed, known.since) = (LegMode::Stale, all, now);
+                (known.mode, known.missed, known.since) = (LegMode::Stale, MissedPages::all(pages), now);
                 self.core.end_copies(number);
                 self.leave_leg(number, side, now);
             }
@@ -241,7 +241,7 @@ impl Engine {
     fn choose_read_leg(&mut self, number: u16, legs: &[LegTarget]) {
         let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
         let is_whole = |leg: &&LegTarget| {
-            leg.in_sync && mirror.legs.iter().any(|known| leg.is(known) && known.missed_nothing())
+            leg.in_sync && mirror.legs.iter().any(|known| leg.is(known) && known.missed.is_empty())
         };
         let in_sync = legs.iter().find(is_whole).or(legs.iter().find(|leg| leg.in_sync));
         let Some(leg) = in_sync.or(legs.first()) else { return };

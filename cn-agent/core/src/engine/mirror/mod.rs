@@ -23,10 +23,11 @@
 
 mod fill;
 mod legs;
+mod missed;
 mod pairs;
 mod watch;
+mod window;
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -34,6 +35,7 @@ use cxloe_wire::time::Time;
 
 use fill::Fill;
 pub use legs::LegTarget;
+use missed::MissedPages;
 use pairs::{OrphanedRead, Owed, Pairs};
 
 /// Time without an answer after which the manager is asked to declare a leg stale.
@@ -75,9 +77,8 @@ struct MirrorLeg {
     since: Time,
     /// Time of the last report about the leg.
     reported: Option<Time>,
-    /// One bit for each 4 KiB page that the leg misses; empty for a leg in sync, unless a restored store of the manager
-    /// lists it so.
-    missed: Vec<u64>,
+    /// Empty for a leg in sync, unless a restored store of the manager lists it so.
+    missed: MissedPages,
 }
 
 impl MirrorLeg {
@@ -88,27 +89,7 @@ impl MirrorLeg {
 
     /// Whether a write of `page` goes to the leg.
     fn is_written(&self, page: u64) -> bool {
-        self.must_have() || self.mode == LegMode::Filling && !self.misses(page)
-    }
-
-    fn misses(&self, page: u64) -> bool {
-        self.missed.get(page as usize / 64).is_some_and(|word| word >> (page % 64) & 1 == 1)
-    }
-
-    fn missed_nothing(&self) -> bool {
-        self.missed.iter().all(|word| *word == 0)
-    }
-
-    fn miss(&mut self, page: u64) {
-        if let Some(word) = self.missed.get_mut(page as usize / 64) {
-            *word |= 1 << (page % 64);
-        }
-    }
-
-    fn has(&mut self, page: u64) {
-        if let Some(word) = self.missed.get_mut(page as usize / 64) {
-            *word &= !(1 << (page % 64));
-        }
+        self.must_have() || self.mode == LegMode::Filling && !self.missed.contains(page)
     }
 }
 
@@ -130,19 +111,9 @@ struct Mirror {
 }
 
 impl Mirror {
-    /// Number of 64-bit words for one bit per page of a leg.
-    fn words(&self) -> usize {
-        self.bytes.div_ceil(4096 * 64) as usize
-    }
-
-    /// Returns the bits of a leg that misses every page; bits behind the last page are 0.
-    fn all_pages(&self) -> Vec<u64> {
-        let mut words = vec![u64::MAX; self.words()];
-        let rest = self.bytes.div_ceil(4096) % 64;
-        if let Some(last) = words.last_mut().filter(|_| rest > 0) {
-            *last = (1 << rest) - 1;
-        }
-        words
+    /// Number of pages of each leg.
+    fn pages(&self) -> u64 {
+        self.bytes.div_ceil(4096)
     }
 }
 

@@ -146,7 +146,7 @@ impl Engine {
             }
             // The leg to which this write is not sent misses the page from now on.
             let missing = usize::from(written[0]);
-            mirror.legs[missing].miss(page);
+            mirror.legs[missing].missed.insert(page);
         }
         if self.core.mirrors.fill.locks(at.number, page) || self.core.ops.free() < 2 {
             return Err(EngineError::Busy);
@@ -481,7 +481,7 @@ impl Core {
             pair.failed &= !(1 << side);
             let (left, page) = (pair.left, pair.offset >> 12);
             if let Some(mirror) = self.mirrors.get_mut(mirror) {
-                mirror.legs[side].miss(page);
+                mirror.legs[side].missed.insert(page);
             }
             self.mirrors.ended |= left == 0;
         }

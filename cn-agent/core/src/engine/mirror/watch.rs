@@ -1,13 +1,11 @@
 //! Checks of the legs of mirrors: a silent leg is reported to the manager, and a stale leg is filled when it answers
 //! again.
 
-use alloc::vec::Vec;
-
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
 use super::super::{Engine, EngineEvent, Sink};
-use super::{LegMode, Mirrors, REPORT_INTERVAL, SILENCE_MAX, WATCH_INTERVAL};
+use super::{LegMode, Mirrors, MissedPages, REPORT_INTERVAL, SILENCE_MAX, WATCH_INTERVAL};
 
 impl Mirrors {
     /// Marks a leg as failing, because it has missed a write, is silent, or has lost its content. The manager
@@ -30,19 +28,19 @@ impl Mirrors {
         }
     }
 
-    /// Time of the next check of the legs.
+    /// Time of the next check of the legs, or of the next attempt of a request for which there was no room.
     #[inline]
-    pub(in super::super) fn watch_at(&self) -> Time {
-        self.watch_at
+    pub(in super::super) fn due_at(&self) -> Time {
+        self.watch_at.min(self.fill.retry_at())
     }
 }
 
 impl Engine {
-    /// Whether completions or the time of the next check have left work for
+    /// Whether completions, or the time of the next check or attempt, have left work for
     /// [`settle_mirrors`](Self::settle_mirrors).
     #[inline]
     pub(in super::super) fn mirrors_are_due(&self, now: Time) -> bool {
-        self.core.mirrors.pending || now >= self.core.mirrors.watch_at
+        self.core.mirrors.pending || now >= self.core.mirrors.due_at()
     }
 
     /// Does the work of mirrors that belongs to no single operation: sends owed requests, checks the legs, ends writes,
@@ -90,8 +88,7 @@ impl Engine {
         let lost =
             leg.incarnation.zip(self.peer_incarnation(leg.peer)).is_some_and(|(ours, now)| ours != now);
         let (has_copies, in_reads) = (self.core.mirrors.fill.has(number), mirror.reads == side);
-        let missed = leg.missed.iter().any(|word| *word != 0);
-        let all_pages = if lost { mirror.all_pages() } else { Vec::new() };
+        let pages = mirror.pages();
         let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
         let (route, epoch, filled_epoch) = (mirror.route, mirror.epoch, mirror.filled_epoch);
         let leg = &mut mirror.legs[side];
@@ -110,13 +107,13 @@ impl Engine {
             LegMode::Filling if !is_open || is_silent || lost => {
                 (leg.mode, leg.since) = (LegMode::Stale, now);
                 if lost {
-                    leg.missed = all_pages;
+                    leg.missed = MissedPages::all(pages);
                 }
                 self.core.end_copies(number);
                 self.core.abandon_side(number, side);
             }
             // All pages are copied; the leg is reported as filled below.
-            LegMode::Filling if !missed && !has_copies => {
+            LegMode::Filling if leg.missed.is_empty() && !has_copies => {
                 (leg.mode, leg.reported, leg.failing) = (LegMode::Joining, None, false);
                 mirror.filled_epoch = epoch;
             }
