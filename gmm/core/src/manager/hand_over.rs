@@ -112,7 +112,7 @@ impl Manager {
         }
         Self::check_unshared(region)?;
         self.check_uncloned(region)?;
-        if let Some(leg) = region.legs.iter().find(|leg| is_stuck(leg)) {
+        if let Some(leg) = region.legs.iter().find(|leg| self.is_stuck(leg)) {
             let reason = format!(
                 "memory node {} did not give it to its new owner; `gmm reset-region` discards its content there",
                 leg.memory_node
@@ -155,7 +155,10 @@ impl Manager {
         let Some(region) = self.state.regions.get(name) else { return };
         let Some(Release { done: true, to: Some(to), .. }) = region.release else { return };
         let settling = |state| matches!(state, LegState::Mapping | LegState::Unmapping);
-        let changing = |leg: &Leg| (leg.former.is_some() || leg.lent.is_some()) && !is_stuck(leg);
+        let changing = |leg: &Leg| match leg.former {
+            Some(_) if leg.state == LegState::Lost => leg.lent.is_none() && self.is_being_handed_over(leg),
+            former => former.is_some() || leg.lent.is_some(),
+        };
         let unsettled = region.legs.iter().any(|leg| settling(leg.state) || changing(leg));
         if region.state == RegionState::Draining || unsettled {
             return;
@@ -184,12 +187,15 @@ impl Manager {
         let from = std::mem::replace(&mut region.owner, to);
         region.release = None;
         region.sealed |= seals;
+        let mut unserved = Vec::new();
         for (leg, base) in region.legs.iter_mut().zip(bases) {
-            let former = FormerOwner { cn: from, cmem_base: std::mem::replace(&mut leg.cmem_base, base) };
+            let cmem_base = std::mem::replace(&mut leg.cmem_base, base);
             leg.succeeds = None;
-            // No memory node maps a lost leg (part of the region), so there is no mapping to replace.
-            if leg.state != LegState::Lost {
-                leg.former = Some(former);
+            // If the content of a lost leg (part of the region) returns, its mapping is that of the owner who had it last.
+            // Nothing was mapped for owners in between.
+            match leg.former {
+                Some(_) => unserved.push((cmem_base, leg.bytes)),
+                None => leg.former = Some(FormerOwner { cn: from, cmem_base }),
             }
         }
         let reason = if seals { "it is sealed".to_owned() } else { format!("it moved from CN {from}") };
@@ -198,12 +204,16 @@ impl Manager {
             let (name, owner) = (region.name.clone(), region.owner);
             self.region_event(from, EventKind::RegionMoved { region: name, owner, from });
         }
+        unserved.into_iter().for_each(|(base, bytes)| self.retire_cmem(from, base, bytes));
         for leg in &region.legs {
             self.device_emptied(&leg.memory_node, from);
             if let Some(node) = self.state.memory_nodes.get(&leg.memory_node).cloned() {
                 self.ensure_bound(&node, to);
             }
-            self.send_hand_over(&region, leg);
+            // A lost leg is handed over when its memory node returns with the content.
+            if leg.state != LegState::Lost {
+                self.send_hand_over(&region, leg);
+            }
         }
         Ok(())
     }
@@ -222,6 +232,15 @@ impl Manager {
         pending.any(
             |action| matches!(action, NodeAction::HandOver(order) if order.mapping.extents == leg.extents),
         )
+    }
+
+    /// Returns true if the memory node of a leg has its content, refused its hand-over, and may still map it for the former
+    /// owner. A lost leg that is lent, or comes back from a loan, stays with its owner even without the content.
+    fn is_stuck(&self, leg: &Leg) -> bool {
+        let node = self.state.memory_nodes.get(&leg.memory_node);
+        let has_content = node.is_some_and(|node| leg.incarnation == Some(node.incarnation));
+        let refused = has_content && !self.is_being_handed_over(leg);
+        leg.state == LegState::Lost && leg.former.is_some() && (refused || leg.lent.is_some())
     }
 
     /// Handles a memory node's result of a hand-over. After an error the leg is lost, and its memory node may still map
@@ -292,11 +311,6 @@ impl Manager {
         }
         self.reissue_unmaps(&region, Some(&leg.memory_node));
     }
-}
-
-/// Returns true if the memory node of a leg refused its hand-over, and may still map it for the former owner.
-fn is_stuck(leg: &Leg) -> bool {
-    leg.state == LegState::Lost && leg.former.is_some()
 }
 
 /// Returns the error for an order that the region's present state does not permit.

@@ -414,6 +414,39 @@ fn a_copy_whose_content_is_lost_during_the_move_is_made_again() {
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
 }
 
+/// A memory node is away with the content of its part, and another pool is in its place. The region moves, once or twice,
+/// and the node returns with the content: the present owner gets it.
+#[test]
+fn content_that_returns_belongs_to_the_new_owner() {
+    for owners in [vec![2], vec![2, 1]] {
+        let mut fabric = Fabric::with_region();
+        fabric.restart_node(0, false);
+        assert_eq!(fabric.state_of("r"), Some(RegionState::Lost));
+        for to in &owners {
+            fabric.order(Some(*to), false).unwrap();
+            fabric.follow();
+            assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Lost), cn(*to)));
+        }
+        let owner = cn(*owners.last().unwrap());
+        assert_eq!(fabric.served(), [owner], "the other part");
+        fabric.nodes[0].incarnation -= 1;
+        fabric.restart_node(0, true);
+        assert!(fabric.nodes[0].mapped.is_empty(), "nobody is served before the command");
+        fabric.follow();
+        assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![owner]));
+        let region = fabric.manager.region(&name("r")).unwrap();
+        assert!(!fabric.nodes[0].mapped.is_empty() && region.legs.iter().all(|leg| leg.former.is_none()));
+    }
+    // Without the content, a reset gives the region back.
+    let mut fabric = Fabric::with_region();
+    fabric.restart_node(0, false);
+    fabric.order(Some(2), false).unwrap();
+    fabric.follow();
+    fabric.apply(Command::ResetRegion(name("r"))).unwrap();
+    (0..2).for_each(|_| fabric.settle());
+    assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![cn(2)]));
+}
+
 /// The region is lost, so it can be released again while a memory node has not answered the first move yet: the second
 /// move happens after this answer.
 #[test]
