@@ -499,6 +499,32 @@ fn what_a_leg_refuses_that_has_left_goes_to_the_other() {
     }
 }
 
+/// Scenario: the leg (copy) to read from is silent until its session dies, and its memory node comes back without its
+/// content before the manager has decided. A read in flight must not be answered from what is there now.
+#[test]
+fn a_read_in_flight_is_not_answered_by_a_leg_that_has_lost_its_content() {
+    let mut world = World::in_sync_with_cache();
+    world.write_through(0, 1);
+    world.until("the line is written", |world| world.engine.in_flight() == 0);
+    world.cut = [true, false];
+    let (now, id) = (world.net.now(), RequestId::Number(1));
+    let sent = world.engine.burst_read(&Segment::straight(0, 1), id, now, world.link.transmit());
+    assert_eq!(sent, Ok(BurstRead::Sent));
+    (world.history[0].written, world.history[0].acknowledged) = (1, 1);
+    world.ops.insert(1, (0, None, 1));
+    world.until("the session dies", |world| world.engine.in_flight() == 0);
+    world.mns[0].restart(false);
+    world.cut = [false; 2];
+    world.until("the memory node is back", |world| world.engine.is_connected());
+    world.incarnations[0] = world.engine.peer_incarnation(world.peers[0]).expect("it is connected");
+    let end = world.net.now() + MS * 300;
+    while !world.ops.is_empty() {
+        assert!(world.net.now() < end, "the read waits for a leg without content");
+        world.step();
+    }
+    assert_eq!(world.failures, 0);
+}
+
 /// Scenario: a line is written back twice while both memory nodes are silent, and both sessions die. The first content
 /// must not replace the second, whose write was acknowledged.
 #[test]

@@ -273,14 +273,22 @@ impl Engine {
             // A read is sent again if its leg was removed meanwhile, even when only one leg is left: the
             // removed leg may be unmapped already, so its refusal is not an answer.
             let answered = mirror.is_none() && error != EngineError::Busy && !self.has_left(hpa, peer);
-            if !answered && self.send_orphan(mirror, &orphan, now, tx).is_ok() {
-                self.core.mirrors.orphans.swap_remove(at);
-            } else if answered || now - since > self.peers[peer].requester.timing().dead_after {
-                self.core.mirrors.orphans.swap_remove(at);
-                let silent = EngineError::NotConnected(self.peers[peer].mac);
-                sink.failed(id, if error == EngineError::Busy { silent } else { error });
-            } else {
-                at += 1;
+            let sent = if answered { Err(error) } else { self.send_orphan(mirror, &orphan, now, tx) };
+            let is_late = now - since > self.peers[peer].requester.timing().dead_after;
+            match sent {
+                Ok(()) => {
+                    self.core.mirrors.orphans.swap_remove(at);
+                }
+                Err(lost @ EngineError::DataLost(_)) => {
+                    self.core.mirrors.orphans.swap_remove(at);
+                    sink.failed(id, lost);
+                }
+                Err(_) if answered || is_late => {
+                    self.core.mirrors.orphans.swap_remove(at);
+                    let silent = EngineError::NotConnected(self.peers[peer].mac);
+                    sink.failed(id, if error == EngineError::Busy { silent } else { error });
+                }
+                Err(_) => at += 1,
             }
         }
     }
@@ -303,9 +311,17 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let OrphanedRead { id, hpa, lines, peer: former, error, .. } = *orphan;
         let location = self.routes.locate(hpa);
-        let first = self.routes.target(&location).ok_or(EngineError::Unmapped(hpa))?.peer;
-        let cmem = location.cmem;
+        let target = *self.routes.target(&location).ok_or(EngineError::Unmapped(hpa))?;
+        let (first, cmem) = (target.peer, location.cmem);
         let peer = self.session_of(first, cmem);
+        if target.is_lost(self.peers[first].incarnation) {
+            let Some(at) = mirror.filter(|at| self.core.mirrors.has_content(at.number)) else {
+                return Err(EngineError::DataLost(self.peers[first].mac));
+            };
+            // The other leg has the content, but the manager has not yet made it the leg to read from.
+            self.core.mirrors.read_leg_fails(at.number, false, now);
+            return Err(EngineError::Busy);
+        }
         let refused =
             matches!(error, EngineError::Failed { error: OpError::Fault(_) | OpError::DataLost, .. });
         if let Some(at) = mirror.filter(|_| peer == former)
