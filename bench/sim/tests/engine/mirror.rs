@@ -394,6 +394,46 @@ fn a_fill_continues_when_there_are_tokens() {
     assert!(MS * 5 < took && took < MS * 20, "{took:?}");
 }
 
+/// Scenario: while a leg (copy) is filled, a write of a page that it has already is lost on the way there, and the session
+/// ends and begins again at once. The write is done with the other leg, and the page is copied again.
+#[test]
+fn a_page_is_copied_again_whose_write_failed_at_the_leg_that_is_filled() {
+    let mut world = World::new(1);
+    let (now, long) = (world.net.now(), Duration::from_secs(10));
+    let control = cxloe_cc::Config { t1: long, ..cxloe_cc::Config::for_link(200_000_000) };
+    world.engine.set_pacing(Some(Pacing { control, bucket: 1500, class: 0 }), now);
+    world.engine.on_nic_pause(now);
+    let copied = |world: &World| world.mns[0].line(CN, 0) == world.mns[1].line(CN, 0);
+    world.until("the first page is copied", copied);
+    let segment = Segment::straight(0, 1);
+    loop {
+        let now = world.net.now();
+        match world.engine.burst_write(&segment, 1, &data(0, 1), ID, now, world.link.transmit()) {
+            Ok(sent) => break assert_eq!(sent, Write::Sent),
+            Err(error) => assert_eq!(error, EngineError::Busy),
+        }
+        world.exchange();
+    }
+    world.ops.insert(0, (0, Some(1), 0));
+    world.history[0].written = 1;
+    world.net.partition(&[mac(1)]);
+    world.exchange();
+    let World { net, link, engine, results, .. } = &mut world;
+    let now = net.now();
+    engine.bar(|node| node == mac(1), now);
+    engine.poll(now, link.transmit(), results);
+    engine.bar(|_| false, now);
+    net.heal_all();
+    assert_eq!(world.in_sync, [true, false], "the leg is still being filled");
+    let end = now + MS * 300;
+    while !world.ops.is_empty() || world.in_sync != [true; 2] {
+        assert!(world.net.now() < end, "in sync: {:?}, {} writes wait", world.in_sync, world.ops.len());
+        world.step();
+    }
+    assert_eq!(world.failures, 0);
+    world.check_copies(1);
+}
+
 /// Scenario: as at the end of a drain, the leg (copy) that serves reads is removed while requests to it are unanswered.
 /// The other leg must answer them, without an error.
 #[test]

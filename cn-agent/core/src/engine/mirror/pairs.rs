@@ -424,6 +424,15 @@ impl Core {
         if pair.left >> side & 1 == 0 {
             return;
         }
+        if let Some(mirror) = self.mirrors.list.get_mut(usize::from(pair.mirror)).and_then(Option::as_mut)
+            && !mirror.legs[usize::from(side)].must_have()
+        {
+            // The leg is being filled, and a write does not wait for it: its page is copied again.
+            mirror.legs[usize::from(side)].missed.insert(pair.offset >> 12);
+            pair.left &= !(1 << side);
+            (self.mirrors.ended, self.mirrors.pending) = (true, true);
+            return;
+        }
         if pair.failed == 0 {
             pair.since = now;
         }
