@@ -590,6 +590,29 @@ fn the_last_of_several_failed_write_backs_of_a_line_is_kept() {
     }
 }
 
+/// Scenario: a write is lost on the way to one leg (copy), and the manager decides about the leg only after the write was
+/// given up. The leg must be filled with the page.
+#[test]
+fn a_leg_is_filled_with_the_page_of_a_write_that_was_given_up() {
+    let mut world = World::in_sync_with_cache();
+    let now = world.net.now();
+    world.net.partition(&[mac(1)]);
+    let segment = Segment::straight(0, 1);
+    let sent = world.engine.burst_write(&segment, 1, &data(0, 1), ID, now, world.link.transmit());
+    assert_eq!(sent, Ok(Write::Sent));
+    world.history[0].written = 1;
+    world.ops.insert(0, (0, Some(1), 0));
+    world.until("the session dies", |world| world.engine.in_flight() == 0);
+    world.net.heal_all();
+    world.until("the write is given up", |world| world.results.failed == [0]);
+    let (stale_count, end) = (world.stale_count, world.net.now() + MS * 3000);
+    while world.stale_count == stale_count || world.in_sync != [true; 2] {
+        assert!(world.net.now() < end, "in sync: {:?}, epoch {}", world.in_sync, world.epoch);
+        world.step();
+    }
+    world.check_copies(1);
+}
+
 /// Scenario: a line is written back to both legs (copies), one of which answers and leaves its region. A region that is
 /// mirrored on its memory node comes, and the session with the other leg dies. The line must be kept for its own region.
 #[test]

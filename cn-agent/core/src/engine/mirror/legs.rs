@@ -196,8 +196,11 @@ impl Engine {
         match (known.mode, leg.in_sync) {
             (LegMode::Synced, true) => {}
             (_, true) => {
-                (known.mode, known.missed) = (LegMode::Synced, MissedPages::default());
-                known.reported = None;
+                (known.mode, known.reported) = (LegMode::Synced, None);
+                // A leg that has missed a write after it was reported as filled is to be filled again.
+                if !known.missed_write {
+                    known.missed = MissedPages::default();
+                }
             }
             // The manager has not yet applied the report that the leg is filled.
             (LegMode::Joining, false) if epoch == filled_epoch && !other_content => {}

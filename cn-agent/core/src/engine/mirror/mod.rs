@@ -77,7 +77,8 @@ struct MirrorLeg {
     since: Time,
     /// Time of the last report about the leg.
     reported: Option<Time>,
-    /// Empty for a leg in sync, unless a restored store of the manager lists it so.
+    /// Empty for a leg in sync, unless a restored store of the manager lists it so, or a write has failed that the manager
+    /// did not decide about in time.
     missed: MissedPages,
 }
 
@@ -114,6 +115,17 @@ impl Mirror {
     /// Number of pages of each leg.
     fn pages(&self) -> u64 {
         self.bytes.div_ceil(4096)
+    }
+
+    /// Records that a leg misses a page, even if the leg counts as in sync until the manager has decided.
+    #[cold]
+    fn miss(&mut self, side: usize, page: u64) {
+        let pages = self.pages();
+        let missed = &mut self.legs[side].missed;
+        if missed.is_empty() {
+            *missed = MissedPages::none(pages);
+        }
+        missed.insert(page);
     }
 }
 

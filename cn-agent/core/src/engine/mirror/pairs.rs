@@ -479,10 +479,16 @@ impl Core {
         self.mirrors.pending = true;
     }
 
-    /// Fails a write that has reached at most one leg. The line of a write-back is kept for its `place`, because its
-    /// writer has already received the acknowledgement.
+    /// Fails a write that has reached at most one leg; the other one misses its page, even if the manager decides about
+    /// it later. The line of a write-back is kept for its `place`, because its writer has already received the
+    /// acknowledgement.
     fn give_up(&mut self, pair: Pair, place: Option<(usize, u64)>, sink: &mut dyn Sink) {
         self.counters.failures += 1;
+        if let Some(mirror) = self.mirrors.get_mut(pair.mirror) {
+            for side in (0..2).filter(|side| pair.failed >> side & 1 == 1) {
+                mirror.miss(side, pair.offset >> 12);
+            }
+        }
         match pair.origin {
             Op::Write { id, .. } => sink.failed(id, pair.error),
             Op::WriteBack { hpa, epoch, serial, .. } => {
