@@ -590,6 +590,56 @@ fn the_last_of_several_failed_write_backs_of_a_line_is_kept() {
     }
 }
 
+/// A world in which the write-back of line 0, of version 1, has reached one leg (copy) only. The session with the leg to
+/// read from has died meanwhile and begun again, and the manager has not decided yet.
+fn half_written_back() -> World {
+    let mut world = World::in_sync_with_cache();
+    world.net.partition(&[mac(0)]);
+    world.write_through(0, 1);
+    world.until("the session dies", |world| world.engine.in_flight() == 0);
+    world.net.heal_all();
+    world.until("it begins again", |world| world.engine.is_connected());
+    assert_ne!(world.mns[0].line(CN, 0), Some(data(0, 1)));
+    world
+}
+
+#[test]
+fn a_line_is_not_read_from_a_leg_that_has_missed_its_write_back() {
+    let mut world = half_written_back();
+    (world.history[0].written, world.history[0].acknowledged) = (1, 1);
+    let end = world.net.now() + MS * 300;
+    loop {
+        let (now, id) = (world.net.now(), RequestId::Number(1));
+        match world.engine.burst_read(&Segment::straight(0, 1), id, now, world.link.transmit()) {
+            Ok(sent) => break assert_eq!(sent, BurstRead::Sent),
+            Err(error) => assert_eq!(error, EngineError::Busy),
+        }
+        assert!(world.net.now() < end, "the manager's decision does not end the wait");
+        world.step();
+    }
+    world.ops.insert(1, (0, None, 1));
+    while !world.ops.is_empty() {
+        assert!(world.net.now() < end, "the read is not answered");
+        world.step();
+    }
+    assert_eq!(world.failures, 0);
+}
+
+#[test]
+fn a_write_back_that_is_given_up_does_not_replace_a_later_one() {
+    let mut world = half_written_back();
+    let (now, end) = (world.net.now(), world.net.now() + MS * 1500);
+    let written = world.engine.write(0, &data(0, 2), ID, now, world.link.transmit());
+    assert_eq!(written, Ok(Write::Done), "the line is in the cache");
+    while !world.engine.flush(world.net.now(), world.link.transmit()).expect("both are connected") {
+        assert!(world.net.now() < end, "the flush does not end");
+        world.exchange();
+    }
+    for (index, mn) in world.mns.iter().enumerate() {
+        assert_eq!(mn.line(CN, 0), Some(data(0, 2)), "leg {index}");
+    }
+}
+
 /// Scenario: a write is lost on the way to one leg (copy), and the manager decides about the leg only after the write was
 /// given up. The leg must be filled with the page.
 #[test]

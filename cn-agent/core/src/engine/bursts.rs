@@ -98,6 +98,7 @@ impl Engine {
         if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
+        self.check_written_back(hpa, lines)?;
         self.settle(peer, cmem, segment, lines, now, tx)?;
         if self.core.mirrors.owes() {
             self.send_owed(now, tx)?;

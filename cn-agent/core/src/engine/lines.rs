@@ -126,6 +126,7 @@ impl Engine {
             // A read of this line is in flight already, or there is no slot for another operation.
             return Err(EngineError::Busy);
         }
+        self.check_written_back(hpa, 1)?;
         let line = hpa / LINE_SIZE as u64;
         let place = self.make_room(missed.place, now, tx);
         if self.core.mirrors.owes() {

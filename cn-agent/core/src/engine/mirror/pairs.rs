@@ -42,10 +42,19 @@ struct Pair {
     line: Option<Line>,
 }
 
+impl Pair {
+    /// Whether the line of a write-back has failed on one of the legs that `sides` selects, one bit each.
+    fn lacks_line(&self, sides: u8) -> bool {
+        self.failed & sides != 0 && matches!(self.origin, Op::WriteBack { .. })
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Pairs {
     slots: Vec<Option<Pair>>,
     free: Vec<u16>,
+    /// Write-backs that have failed on a leg and wait for the manager's decision; may list some that have ended.
+    failed_lines: Vec<u16>,
 }
 
 impl Pairs {
@@ -53,6 +62,7 @@ impl Pairs {
     pub fn reserve(&mut self) {
         if self.slots.is_empty() {
             self.slots.resize(PAIRS_MAX, None);
+            self.failed_lines.reserve(PAIRS_MAX);
             self.free = (0..PAIRS_MAX as u16).rev().collect();
         }
     }
@@ -64,6 +74,18 @@ impl Pairs {
     /// Whether a write in flight refers to this mirror, or to a former one of the number.
     pub fn refer_to(&self, mirror: u16) -> bool {
         self.slots.iter().flatten().any(|pair| pair.mirror == mirror)
+    }
+
+    /// Whether a write-back of one of `lines` lines from `at` on has failed on one of the legs that `sides` selects, and
+    /// waits for the manager's decision.
+    #[inline]
+    fn lack(&self, at: MirrorAt, lines: usize, sides: u8) -> bool {
+        let range = at.offset..at.offset + (lines * LINE_SIZE) as u64;
+        self.failed_lines.iter().any(|number| {
+            self.slots[usize::from(*number)].as_ref().is_some_and(|pair| {
+                pair.lacks_line(sides) && pair.mirror == at.number && range.contains(&pair.offset)
+            })
+        })
     }
 
     fn get_mut(&mut self, pair: u16) -> Option<&mut Pair> {
@@ -118,11 +140,27 @@ impl Engine {
         Some(MirrorAt { number: target.mirror?, offset: location.cmem - target.cmem })
     }
 
+    /// Checks that the leg to read from has acknowledged all write-backs of `lines` lines from `hpa` on, whose writers have
+    /// received their acknowledgement already.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while a write-back that has failed there waits for the manager's decision.
+    #[inline]
+    pub(in super::super) fn check_written_back(&mut self, hpa: u64, lines: usize) -> Result<(), EngineError> {
+        if self.core.mirrors.pairs.failed_lines.is_empty() {
+            return Ok(());
+        }
+        let Some(at) = self.mirror_at(hpa) else { return Ok(()) };
+        let reads = self.core.mirrors.get(at.number).map_or(0, |mirror| mirror.reads);
+        if self.core.mirrors.pairs.lack(at, lines, 1 << reads) { Err(EngineError::Busy) } else { Ok(()) }
+    }
+
     /// Sends a write of the lines that `mask` selects to the legs of a mirror. `origin` ends once all legs
     /// have acknowledged the write.
     ///
     /// # Errors
-    /// As for any write; [`EngineError::Busy`] also while the page is being copied to the other leg.
+    /// As for any write; [`EngineError::Busy`] also while the page is being copied to the other leg, and while an earlier
+    /// write-back of one of the lines waits for the manager's decision: it may be sent again.
     #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
     pub(in super::super) fn send_mirrored(
         &mut self,
@@ -137,6 +175,9 @@ impl Engine {
             self.send_owed(now, tx)?;
         }
         let page = at.offset >> 12;
+        if self.core.mirrors.pairs.lack(at, (u64::BITS - mask.leading_zeros()) as usize, 0b11) {
+            return Err(EngineError::Busy);
+        }
         let Some(mirror) = self.core.mirrors.get_mut(at.number) else { return Err(EngineError::Busy) };
         let written = [0, 1].map(|side| mirror.legs[side].is_written(page));
         if written != [true; 2] {
@@ -331,6 +372,7 @@ impl Engine {
             return Err(EngineError::Busy);
         }
         let (page, mask) = page_and_mask(peer, cmem, lines.into());
+        self.check_written_back(hpa, lines.into())?;
         let busy = self.core.mirrors.owes() || self.core.inflight.overlaps(page, mask);
         if busy || self.core.ops.is_full() {
             return Err(EngineError::Busy);
@@ -357,6 +399,7 @@ impl Engine {
     /// not decided within a session's time-out.
     pub(super) fn end_pairs(&mut self, now: Time, sink: &mut dyn Sink) {
         self.core.mirrors.ended = false;
+        self.core.mirrors.pairs.failed_lines.clear();
         let Some(limit) = self.peers.first().map(|peer| peer.requester.timing().dead_after) else { return };
         for number in 0..self.core.mirrors.pairs.slots.len() as u16 {
             let Some(pair) = self.core.mirrors.pairs.get_mut(number) else { continue };
@@ -374,6 +417,8 @@ impl Engine {
             {
                 let place = self.present_place(&pair.origin);
                 self.core.give_up(pair, place, sink);
+            } else if pair.lacks_line(0b11) {
+                self.core.mirrors.pairs.failed_lines.push(number);
             }
         }
     }
@@ -433,7 +478,8 @@ impl Core {
             (self.mirrors.ended, self.mirrors.pending) = (true, true);
             return;
         }
-        if pair.failed == 0 {
+        let is_first = pair.failed == 0;
+        if is_first {
             pair.since = now;
         }
         pair.failed |= 1 << side;
@@ -441,7 +487,10 @@ impl Core {
         if matches!(pair.origin, Op::WriteBack { .. }) {
             pair.line = data.first_chunk::<LINE_SIZE>().copied().or(pair.line);
         }
-        let mirror = pair.mirror;
+        let (mirror, lacks_line) = (pair.mirror, pair.lacks_line(0b11));
+        if is_first && lacks_line {
+            self.mirrors.pairs.failed_lines.push(number);
+        }
         self.mirrors.pending = true;
         self.mirrors.leg_fails(mirror, usize::from(side), now);
         if let Some(mirror) = self.mirrors.get_mut(mirror) {
