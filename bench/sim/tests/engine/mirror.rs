@@ -640,6 +640,30 @@ fn a_write_back_that_is_given_up_does_not_replace_a_later_one() {
     }
 }
 
+/// Scenario: both memory nodes have unmapped a region before the compute node detaches it. A write-back that both refuse
+/// must end, as that of a region with one copy does.
+#[test]
+fn a_write_back_that_both_legs_refuse_ends() {
+    let mut world = World::in_sync_with_cache();
+    // No memory is mapped at this CMem address.
+    let leg = |index: usize| LegTarget {
+        peer: world.peers[index],
+        cmem: 1 << 30,
+        incarnation: Some(world.incarnations[index]),
+        in_sync: true,
+    };
+    let (legs, now) = ([leg(0), leg(1)], world.net.now());
+    world.engine.set_legs(0, 0, &legs, world.epoch + 1, now);
+    world.write_through(0, 1);
+    let end = now + MS * 100;
+    while !world.engine.flush(world.net.now(), world.link.transmit()).expect("both are connected") {
+        assert!(world.net.now() < end, "the write-back is sent for ever");
+        world.exchange();
+    }
+    let mut events = std::iter::from_fn(|| world.engine.poll_event());
+    assert!(events.any(|event| matches!(event, EngineEvent::WriteBackRefused { hpa: 0, .. })));
+}
+
 /// Scenario: a write is lost on the way to one leg (copy), and the manager decides about the leg only after the write was
 /// given up. The leg must be filled with the page.
 #[test]

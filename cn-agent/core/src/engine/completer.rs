@@ -94,6 +94,14 @@ impl Ops {
     }
 }
 
+/// Whether a write that failed with this error may succeed when it is sent again.
+pub(super) fn outlives(error: &EngineError) -> bool {
+    match error {
+        EngineError::Failed { error, .. } => matches!(error, OpError::SessionDead | OpError::FrameTooLarge),
+        _ => true,
+    }
+}
+
 /// Applies the completions of one requester.
 pub(super) struct Completer<'a> {
     pub core: &'a mut Core,
@@ -170,9 +178,8 @@ impl Completions for Completer<'_> {
                 self.core.write_backs[usize::from(epoch)] -= 1;
                 // The write that made the line dirty was already acknowledged to its writer, so the line must survive
                 // the end of the session.
-                let survives = matches!(error, OpError::SessionDead | OpError::FrameTooLarge);
                 match data.first_chunk::<LINE_SIZE>() {
-                    Some(data) if survives => {
+                    Some(data) if outlives(&failed) => {
                         self.core.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data: *data, serial })
                     }
                     _ => self.core.event(EngineEvent::WriteBackRefused { hpa, error: failed }),

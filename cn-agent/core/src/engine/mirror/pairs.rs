@@ -13,9 +13,9 @@ use cxloe_wire::machine::Deadline;
 use cxloe_wire::session::{OpError, Rejected};
 use cxloe_wire::time::Time;
 
-use super::super::completer::Op;
+use super::super::completer::{Op, outlives};
 use super::super::write_back::FailedWriteBack;
-use super::super::{Core, Engine, EngineError, PeerSession, RequestId, Sink, page_and_mask};
+use super::super::{Core, Engine, EngineError, EngineEvent, PeerSession, RequestId, Sink, page_and_mask};
 use super::{MirrorAt, Mirrors};
 use crate::cache::Line;
 
@@ -31,10 +31,14 @@ struct Pair {
     origin: Op,
     mirror: u16,
     offset: u64,
+    /// Legs that the write was sent to and that have not left the mirror since, one bit each.
+    sent: u8,
     /// Legs that the write waits for, one bit each.
     left: u8,
     /// Legs on which the write has failed, one bit each; a subset of `left`.
     failed: u8,
+    /// Legs on which it would fail again, one bit each; a subset of `failed`.
+    refused: u8,
     error: EngineError,
     /// Time of the first failure.
     since: Time,
@@ -214,8 +218,10 @@ impl Engine {
             origin,
             mirror: at.number,
             offset: at.offset,
+            sent: left,
             left,
             failed: 0,
+            refused: 0,
             error,
             since: now,
             line: None,
@@ -474,6 +480,7 @@ impl Core {
         {
             // The leg is being filled, and a write does not wait for it: its page is copied again.
             mirror.legs[usize::from(side)].missed.insert(pair.offset >> 12);
+            pair.sent &= !(1 << side);
             pair.left &= !(1 << side);
             (self.mirrors.ended, self.mirrors.pending) = (true, true);
             return;
@@ -483,6 +490,7 @@ impl Core {
             pair.since = now;
         }
         pair.failed |= 1 << side;
+        pair.refused |= u8::from(!outlives(&error)) << side;
         pair.error = error;
         if matches!(pair.origin, Op::WriteBack { .. }) {
             pair.line = data.first_chunk::<LINE_SIZE>().copied().or(pair.line);
@@ -530,7 +538,7 @@ impl Core {
 
     /// Fails a write that has reached at most one leg; the other one misses its page, even if the manager decides about
     /// it later. The line of a write-back is kept for its `place`, because its writer has already received the
-    /// acknowledgement.
+    /// acknowledgement, unless no leg will ever take it.
     fn give_up(&mut self, pair: Pair, place: Option<(usize, u64)>, sink: &mut dyn Sink) {
         self.counters.failures += 1;
         if let Some(mirror) = self.mirrors.get_mut(pair.mirror) {
@@ -542,7 +550,9 @@ impl Core {
             Op::Write { id, .. } => sink.failed(id, pair.error),
             Op::WriteBack { hpa, epoch, serial, .. } => {
                 self.write_backs[usize::from(epoch)] -= 1;
-                if let (Some(data), Some((peer, cmem))) = (pair.line, place) {
+                if pair.refused == pair.sent {
+                    self.event(EngineEvent::WriteBackRefused { hpa, error: pair.error });
+                } else if let (Some(data), Some((peer, cmem))) = (pair.line, place) {
                     self.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data, serial });
                 }
             }
@@ -557,8 +567,10 @@ impl Core {
             if pair.mirror != mirror || pair.left >> side & 1 == 0 {
                 continue;
             }
+            pair.sent &= !(1 << side);
             pair.left &= !(1 << side);
             pair.failed &= !(1 << side);
+            pair.refused &= !(1 << side);
             let (left, page) = (pair.left, pair.offset >> 12);
             if let Some(mirror) = self.mirrors.get_mut(mirror) {
                 mirror.legs[side].missed.insert(page);
