@@ -92,12 +92,17 @@ fn data(line: u64, version: u32) -> [u8; 64] {
 
 impl World {
     fn new(seed: u64) -> World {
+        World::of_frames(seed, [1514; TARGETS])
+    }
+
+    /// A world whose memory nodes have links for frames of these lengths.
+    fn of_frames(seed: u64, max_frames: [usize; TARGETS]) -> World {
         let net = SimNetwork::new(seed);
         let link = net.attach(CN, PortConfig::default()).expect("a new address");
         let shape = Shape { pages: 16, page_lines: 64 };
         let mn = |index| {
             let port = net.attach(mac(index), PortConfig::default()).expect("another");
-            let responder = ResponderConfig::new(mac(index), 1514, 0, 7 + index as u64);
+            let responder = ResponderConfig::new(mac(index), max_frames[index], 0, 7 + index as u64);
             MemoryNode::new(index, port, responder, vec![CN], shape)
         };
         let mns: Vec<MemoryNode> = (0..TARGETS).map(mn).collect();
@@ -432,6 +437,42 @@ fn a_page_is_copied_again_whose_write_failed_at_the_leg_that_is_filled() {
     }
     assert_eq!(world.failures, 0);
     world.check_copies(1);
+}
+
+/// Scenario: the link of one memory node carries shorter frames than that of the other, which serves reads. Bursts must
+/// have the length that both carry.
+#[test]
+fn a_burst_fits_the_frames_of_both_legs() {
+    let mut world = World::of_frames(1, [1514, 700]);
+    while world.in_sync != [true; 2] || world.engine.in_flight() > 0 {
+        world.step();
+    }
+    while world.engine.poll_event().is_some() {}
+    let lines = world.engine.burst_write_lines_max(0);
+    let (now, segment) = (world.net.now(), Segment::straight(0, lines));
+    let content: Vec<u8> = (0..lines as u64).flat_map(|line| data(line, 1)).collect();
+    let mask = (1 << lines) - 1;
+    let sent = world.engine.burst_write(&segment, mask, &content, ID, now, world.link.transmit());
+    assert_eq!(sent, Ok(Write::Sent));
+    world.until("the write ends", |world| !world.results.written.is_empty());
+    assert_eq!(world.engine.poll_event(), None, "no leg has missed it");
+    for (index, mn) in world.mns.iter().enumerate() {
+        assert_eq!(mn.line(CN, (lines as u64 - 1) * 64), Some(data(lines as u64 - 1, 1)), "leg {index}");
+    }
+    // The other leg answers a read that the first one leaves unanswered.
+    world.cut = [true, false];
+    let (now, lines) = (world.net.now(), world.engine.burst_read_lines_max(0));
+    let sent = world.engine.burst_read(&Segment::straight(0, lines), ID, now, world.link.transmit());
+    assert_eq!(sent, Ok(BurstRead::Sent));
+    world.history[0] = LineHistory { acknowledged: 1, written: 1, busy: true };
+    world.ops.insert(0, (0, None, 1));
+    world.results.written.clear();
+    let end = now + MS * 300;
+    while !world.ops.is_empty() {
+        assert!(world.net.now() < end, "the read waits for the leg that is cut off");
+        world.step();
+    }
+    assert_eq!(world.failures, 0);
 }
 
 /// Scenario: as at the end of a drain, the leg (copy) that serves reads is removed while requests to it are unanswered.

@@ -56,7 +56,25 @@ impl Engine {
     #[inline]
     fn burst_lines_max(&self, location: &Location, direction: Direction) -> usize {
         let Some(target) = self.routes.target(location) else { return BURST_LINES_MAX };
-        let requester = &self.peers[self.session_of(target.peer, location.cmem)].requester;
+        let most = self.session_lines_max(target.peer, location.cmem, direction);
+        match target.mirror.and_then(|number| self.core.mirrors.places(number)) {
+            // A write goes to both legs, and a read that one of them does not answer goes to the other.
+            Some(places) => places.into_iter().fold(most, |most, (peer, cmem)| {
+                let at = cmem + (location.cmem - target.cmem);
+                // A leg without a session is not written.
+                Some(self.session_lines_max(peer, at, direction))
+                    .filter(|lines| *lines > 0)
+                    .map_or(most, |lines| most.min(lines))
+            }),
+            None => most,
+        }
+    }
+
+    /// Maximum number of lines of a burst in one frame of the session for the page of `cmem`; `first` is the first session
+    /// with the same memory node.
+    #[inline]
+    fn session_lines_max(&self, first: usize, cmem: u64, direction: Direction) -> usize {
+        let requester = &self.peers[self.session_of(first, cmem)].requester;
         match direction {
             Direction::Read => requester.burst_read_lines_max(),
             Direction::Write => requester.burst_write_lines_max(),

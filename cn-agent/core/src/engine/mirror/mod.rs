@@ -198,6 +198,12 @@ impl Mirrors {
         self.get(number).is_some_and(|mirror| mirror.legs[1 - mirror.reads].mode == LegMode::Synced)
     }
 
+    /// Returns the first session with each leg's memory node, and the first CMem address of each leg.
+    #[inline]
+    pub fn places(&self, number: u16) -> Option<[(usize, u64); 2]> {
+        Some(self.get(number)?.legs.each_ref().map(|leg| (leg.peer, leg.cmem)))
+    }
+
     /// Whether any mirror has a leg on the memory node of this peer.
     pub fn has_peer(&self, peer: usize) -> bool {
         self.list.iter().flatten().any(|mirror| mirror.legs.iter().any(|leg| leg.peer == peer))
