@@ -441,17 +441,24 @@ impl Attachments {
             self.decide_again(&region.name, was(before), changes);
             return;
         }
-        if !self.is_to_drain(region) && self.phase(&region.name) == AttachmentPhase::Attached {
-            let (old, new) = (ways(&before, &now.backing), ways(region, &now.backing));
-            if old == new && before.epoch == region.epoch && !restored {
+        let (old, new) = (ways(&before, &now.backing), ways(region, &now.backing));
+        let is_same = old == new && before.epoch == region.epoch && !restored;
+        let phase = self.phase(&region.name);
+        let is_routed = matches!(phase, AttachmentPhase::Attached | AttachmentPhase::Draining(_));
+        let keeps_legs = is_routed && !is_same && keeps_legs(&before, region);
+        if keeps_legs {
+            // Also for a region that is drained: its lines are written to the legs that are in sync now.
+            changes.push(if restored {
+                AttachmentChange::RestoredLegs(now.clone())
+            } else {
+                AttachmentChange::Legs(now.clone())
+            });
+        }
+        if !self.is_to_drain(region) && phase == AttachmentPhase::Attached {
+            if is_same {
                 return;
             }
-            if keeps_legs(&before, region) {
-                changes.push(if restored {
-                    AttachmentChange::RestoredLegs(now.clone())
-                } else {
-                    AttachmentChange::Legs(now.clone())
-                });
+            if keeps_legs {
                 if before.size < region.size {
                     changes.push(AttachmentChange::Extend { from: before.size, attachment: now.clone() });
                 }

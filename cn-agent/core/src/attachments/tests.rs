@@ -301,6 +301,40 @@ fn a_restored_store_changes_the_legs_of_a_mirrored_region() {
     assert!(matches!(&changes[..], [AttachmentChange::RestoredLegs(_)]), "{changes:?}");
 }
 
+/// Tests that a leg that fails while its region is drained, or waits until no program maps it, does not hold up the
+/// region's writes.
+#[test]
+fn a_region_that_is_drained_follows_its_legs() {
+    let mut table = Attachments::default();
+    let mut mirrored = region("a", 2 * MIB, RegionState::Active);
+    let mut copy = mirrored.legs[0].clone();
+    (copy.copy, copy.cmem_base) = (1, 2 * MIB);
+    copy.macs = vec!["02:00:00:00:01:09".parse().unwrap()];
+    mirrored.legs.push(copy);
+    table.follow(std::slice::from_ref(&mirrored), false);
+    let mut stale = releasing(&mirrored, UnbindOption::Managed);
+    let first = ticket(&table.follow(std::slice::from_ref(&stale), false));
+    (stale.epoch, stale.legs[1].state) = (1, LegState::Stale);
+    let changes = table.follow(std::slice::from_ref(&stale), false);
+    assert!(matches!(&changes[..], [AttachmentChange::Legs(now)] if now.region == stale), "{changes:?}");
+    assert_eq!(table.follow(std::slice::from_ref(&stale), false), [], "once");
+    // The drain is cancelled, and the region stays attached, with legs that have changed again.
+    let active = Region { epoch: 2, ..mirrored.clone() };
+    let changes = table.follow(std::slice::from_ref(&active), false);
+    assert!(matches!(&changes[..], [AttachmentChange::Legs(_), AttachmentChange::Attach(_)]), "{changes:?}");
+    assert_eq!(table.drained(first), None);
+    // A leg fails at the moment in which the region is taken back.
+    stale.epoch = 3;
+    let changes = table.follow(std::slice::from_ref(&stale), false);
+    let [AttachmentChange::Legs(_), AttachmentChange::Drain { ticket, .. }] = changes[..] else {
+        panic!("{changes:?}");
+    };
+    // What is detached has no legs to follow.
+    assert!(table.drained(ticket).is_some());
+    let disabled = Region { epoch: 4, state: RegionState::Disabled, ..mirrored };
+    assert_eq!(table.follow(&[disabled], false), []);
+}
+
 #[test]
 fn what_the_manager_wants_back_is_acknowledged_once_it_is_let_go_of() {
     let mut table = Attachments::default();
