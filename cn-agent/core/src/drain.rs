@@ -144,6 +144,18 @@ impl Drains {
         }
     }
 
+    /// Handles a change of the legs (copies on memory nodes) of `region`. Returns whether the region is being drained to be
+    /// attached anew; it then gets these legs, while its present routes are to others.
+    pub fn follow_legs(&mut self, region: &Attachment) -> bool {
+        match self.find(region.hpa).map(|drain| &mut drain.then) {
+            Some(DrainEnd::Attach(Some(next))) => {
+                **next = region.clone();
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn postpone(&mut self, engine: &mut Engine, at: usize, region: Box<Attachment>) {
         let known = &mut self.all[at];
         known.work = engine.begin_drain(range(&region), DrainReason::Moving);
@@ -285,6 +297,21 @@ mod tests {
         assert!(advance(&mut node, &mut drains, Time::ZERO + LIMIT).is_none());
         assert_eq!(node.read(HPA), EngineError::Draining(HPA));
         assert!(drains.is_empty());
+    }
+
+    #[test]
+    fn a_region_is_attached_anew_with_the_legs_that_it_has_by_then() {
+        let (mut node, mut drains, region) = reclaimed(false);
+        assert!(!drains.follow_legs(&region), "it is not drained");
+        drains.move_away(&mut node.engine, region.clone(), Time::ZERO);
+        let mut elsewhere = region;
+        elsewhere.region.legs[0].cmem_base += 2 << 20;
+        let outcome = drains.attach(&mut node.engine, Box::new(elsewhere.clone()));
+        assert!(matches!(outcome, AttachOutcome::Later));
+        elsewhere.region.epoch += 1;
+        assert!(drains.follow_legs(&elsewhere));
+        let drained = advance(&mut node, &mut drains, Time::ZERO);
+        assert!(matches!(drained, Some(Drained::Attach(region)) if *region == elsewhere));
     }
 
     #[test]

@@ -86,6 +86,8 @@ impl Program {
                 managed.moving.retain(|(at, _)| *at != hpa);
                 self.dropped(addresses(&attachment));
             }
+            AttachmentChange::Legs(attachment) | AttachmentChange::RestoredLegs(attachment)
+                if managed.drains.follow_legs(&attachment) => {}
             AttachmentChange::Legs(attachment) => {
                 let followed = managed.station.follow_legs(engine, &attachment, false, now);
                 followed.expect("its memory nodes are known");

@@ -65,6 +65,9 @@ impl EngineUsers {
                 tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
             }
             AttachmentChange::Legs(attachment) | AttachmentChange::RestoredLegs(attachment) => {
+                if drains.follow_legs(&attachment) {
+                    return;
+                }
                 let Attachment { region, .. } = &attachment;
                 match self.station.follow_legs(engine, &attachment, restored, now) {
                     Ok(()) => tracing::info!(
