@@ -235,8 +235,11 @@ impl SessionSettings {
                 let targets = self.targets(engine, region, index, now)?;
                 let added =
                     engine.add_route(Route { decoder: Decoder { base, size, ways, granularity }, targets });
-                if added.is_ok() {
-                    self.set_legs(engine, region, index, base, false, now)?;
+                if added.is_ok()
+                    && let Err(error) = self.set_legs(engine, region, index, base, false, now)
+                {
+                    engine.remove_route(base);
+                    return Err(error);
                 }
                 added
             }
@@ -513,7 +516,14 @@ pub(crate) mod tests {
         homeless.legs[3].macs.clear();
         let mut lame = region.clone();
         lame.legs.pop();
-        for (broken, words) in [(homeless, ["mn1", "registered"]), (lame, ["position 1", "decoder 1"])] {
+        let mut copied = region.clone();
+        let copy = Leg { copy: 1, state: LegState::Stale, macs: Vec::new(), ..region.legs[1].clone() };
+        copied.legs.push(copy);
+        for (broken, words) in [
+            (homeless, ["mn1", "registered"]),
+            (lame, ["position 1", "decoder 1"]),
+            (copied, ["mn1", "registered"]),
+        ] {
             let error = node.attach(&broken, WINDOW);
             let error = error.unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
