@@ -172,6 +172,15 @@ impl Pager {
             PageState::Clean => self.map_read_only(fault, true, io),
             PageState::Dirty if access == Access::Protected => self.grant_write(fault, io),
             PageState::Dirty => self.map_read_only(fault, false, io),
+            // The program itself has removed the page, and expects zeros. The fault waits for the end of the transfer; woken
+            // now, the thread would fault again at once.
+            PageState::Cleaning if access == Access::Missing && !io.memory.is_present(view, page) => {
+                if !entry.is(Flags::ZAPPED) {
+                    self.discarded(view, page..page + 1);
+                }
+                self.set(view, page, entry.with(Flags::ZAPPED).with(Flags::WANTED));
+                Err(Wait::Event)
+            }
             PageState::Cleaning if write => {
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)

@@ -42,6 +42,29 @@ fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
     assert_eq!(rig.nodes.fetches.front().map(|(page, ..)| *page), Some(8), "they are there now");
 }
 
+/// Tests that a thread that reads a page discarded while it is being sent is woken at the end of that, not at once, when it
+/// would only fault again.
+#[test]
+fn a_read_of_what_was_discarded_while_it_is_sent_waits() {
+    for is_announced in [true, false] {
+        let mut rig = Rig::new();
+        rig.touch(7..8, true);
+        assert!(!clean(&mut rig));
+        rig.kernel.pages.remove(&7);
+        if is_announced {
+            rig.pager.discarded(VIEW, 7..8);
+        }
+        rig.kernel.woken.clear();
+        rig.fault(7, false);
+        assert!(rig.kernel.woken.is_empty() && rig.pager.has_pending_fault(ONLY, 7));
+        assert_eq!(end_write(&mut rig, Ok(())), 7);
+        assert_eq!(rig.kernel.woken, [7]);
+        rig.fault(7, false);
+        assert_eq!(rig.kernel.pages[&7], [0; PAGE_BYTES]);
+        assert_eq!(rig.pager.counters().discarded, 1);
+    }
+}
+
 /// Tests that a page and its zeros are not in flight at once: a fetch could overtake the zeros and return old
 /// content, and the zeros could overwrite later writes.
 #[test]
