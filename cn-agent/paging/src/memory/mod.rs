@@ -114,6 +114,14 @@ impl Mapped {
         }
     }
 
+    /// As [`check_alive`](Self::check_alive), for memory without a probe page.
+    pub fn check_alive_by_protecting(&self) {
+        // At worst, the next write to the page is a fault more.
+        if let Err(UffdError::Gone) = self.uffd.protect(self.address..self.address + PAGE) {
+            self.gone.set(true);
+        }
+    }
+
     #[cold]
     fn error(&self, error: UffdError) -> MemoryError {
         match error {

@@ -194,6 +194,8 @@ impl Space {
         let gone = |(id, mapped): (MappingId, &Mapped)| {
             match &mapped.link {
                 None if shared && shared_state::started(mapped.pid).is_none() => return Some(id),
+                // The process may have executed another program, which may run for long.
+                None if shared => mapped.check_alive_by_protecting(),
                 // Another process may hold a duplicate of the connection, which then stays open when the member ends.
                 // Only a process with unanswered orders is therefore checked.
                 Some(link) if !link.is_busy() => {}

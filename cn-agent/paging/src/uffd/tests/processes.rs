@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions};
-use cxloe_cn_core::pager::PageTable;
+use cxloe_cn_core::pager::{PageTable, ViewId};
 use cxloe_cn_core::transfers::Transfers;
 use nix::cmsg_space;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
     socketpair,
@@ -28,8 +28,9 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::memory::Memory;
 use super::*;
 use crate::Space;
-use crate::memory::{KernelMemory, Mapped};
+use crate::memory::{KernelMemory, Mapped, required_features};
 use crate::space::events::EventReader;
+use crate::space::testing::options;
 use crate::spare_files::NO_FILE_LEFT;
 
 fn child(body: impl FnOnce() -> u8) -> Pid {
@@ -358,4 +359,54 @@ fn another_process_is_paged_through_the_descriptor_that_it_handed_over() {
     assert_eq!(exit_code(paged), 66);
     assert_eq!(uffd.copy(memory.at(0), &page_of(1), Access::Writable), Err(UffdError::Gone));
     assert_eq!(memory.read(1), 0, "this process's own memory was never touched");
+}
+
+/// Tests that a process that maps shared memory and executes another program does not count as a user of the memory as long
+/// as that program runs.
+#[test]
+fn a_process_that_executes_another_program_leaves_its_shared_memory() {
+    let (features, modes) = required_features(MappingKind::Shared);
+    if uffd(features).is_none() {
+        return;
+    }
+    let (memory, _, _file) = Memory::shared(3);
+    let (ours, theirs) =
+        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    let arguments = [c"sleep".as_ptr(), c"600".as_ptr(), std::ptr::null()];
+    let member = child(|| {
+        let Ok(uffd) = Uffd::create_user_only() else { return FAILED };
+        if uffd.handshake(features).is_err() {
+            return NO_FEATURE;
+        }
+        // SAFETY: the memory belongs to this test, which accesses it by address only.
+        if unsafe { uffd.register(memory.all(), modes) }.is_err()
+            || send_fd(theirs.as_raw_fd(), uffd.fd.as_raw_fd()).is_err()
+            || nix::unistd::read(&theirs, &mut [0]) != Ok(1)
+        {
+            return FAILED;
+        }
+        // SAFETY: the array has the addresses of static strings, and ends with a null pointer.
+        unsafe { libc::execvp(arguments[0], arguments.as_ptr()) };
+        FAILED
+    });
+    let uffd = Uffd::from_fd(receive_fd(ours.as_raw_fd())).unwrap();
+    let mut space = Space::create(options(MappingKind::Shared)).unwrap();
+    let mapping = space.pager.add_mapping(ViewId(0)).unwrap();
+    let mapped = Mapped::new(uffd, memory.at(0), 0, 3, member.as_raw() as u32, None);
+    space.memory.mappings_mut().add(mapping, mapped);
+    let is_member = |space: &mut Space| {
+        space.remove_ended();
+        space.memory.mappings().get(mapping).is_some()
+    };
+    assert!(is_member(&mut space), "its connection alone has ended");
+    assert_eq!(nix::unistd::write(&ours, &[1]), Ok(1));
+    let until = Instant::now() + LIMIT;
+    let mut left = false;
+    while !left && Instant::now() < until {
+        left = !is_member(&mut space);
+        thread::yield_now();
+    }
+    kill(member, Signal::SIGKILL).unwrap();
+    let ended = waitpid(member, None).unwrap();
+    assert!(left && ended == WaitStatus::Signaled(member, Signal::SIGKILL, false), "{left} {ended:?}");
 }
