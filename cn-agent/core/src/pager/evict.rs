@@ -44,16 +44,18 @@ impl Pager {
         };
         work += self.evict(io);
         self.drop_pages(io);
-        if !self.waiting.is_empty() {
+        if self.waits() > 0 {
             work += self.serve_waiting(io);
         }
         work
     }
 
-    /// Whether a turn may have something to do.
+    /// Whether a turn may have something to do. Faults for which there is no room are nothing to do: the end of an
+    /// eviction makes room, and is an event.
     pub fn has_work(&self) -> bool {
         let stuck = self.is_full() && self.claimed() >= self.options.limit;
         (!self.waiting.is_empty() && !stuck)
+            || (!self.starved.is_empty() && self.has_room_for_fault())
             || (!self.to_drop.is_empty() && !self.held_back)
             || !self.awaited.is_empty()
             || !self.arrived.is_empty()
@@ -88,7 +90,7 @@ impl Pager {
 
     /// Whether a thread waits for a page in flight, and no thread waits for room.
     fn is_beside_demand(&self, io: &Io<'_>) -> bool {
-        self.waiting.is_empty() && io.store.demands() > 0
+        self.waits() == 0 && io.store.demands() > 0
     }
 
     fn evict(&mut self, io: &mut Io<'_>) -> usize {
@@ -98,7 +100,7 @@ impl Pager {
         let most = match io.store.demands() {
             _ if self.is_contended() => STEP_FOR_MANY,
             0 => STEP,
-            _ if !self.waiting.is_empty() => STEP,
+            _ if self.waits() > 0 => STEP,
             demands => (STEP_BESIDE_DEMAND * demands).min(STEP),
         };
         let most = most.min(self.surplus() as usize);
@@ -268,7 +270,7 @@ impl Pager {
         // program most likely needs, so one order removes many pages. Until there are enough of them, pages are held
         // back as long as there is other room and no thread waits for one of them.
         let few = self.to_drop.len() < self.worth as usize && !core::mem::take(&mut self.overdue);
-        let asked = wanted_back || !self.waiting.is_empty() || self.order.to_page_out() > 0;
+        let asked = wanted_back || self.waits() > 0 || self.order.to_page_out() > 0;
         self.held_back = by_order && few && self.has_room_ahead() && !asked;
         if self.held_back {
             return;

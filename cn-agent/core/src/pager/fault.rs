@@ -37,8 +37,10 @@ pub struct Fault {
 
 /// Reason why a fault is not served yet.
 pub(super) enum Wait {
-    /// There is no room, or the mapping is changing: the fault is retried in the next turn.
+    /// The mapping is changing, or a resource is short: the fault is retried in the next turn.
     Turn,
+    /// No more pages may be resident: the fault is retried when there is room again.
+    Room,
     /// The fault is served when a pending operation ends.
     Event,
 }
@@ -53,30 +55,57 @@ impl Pager {
     /// Handles the fault of a thread. The thread is woken when it can continue, possibly within this call.
     #[inline]
     pub fn fault(&mut self, fault: Fault, io: &mut Io<'_>) {
-        if let Err(Wait::Turn) = self.serve(fault, io) {
-            self.waiting.push_back(fault);
+        match self.serve(fault, io) {
+            Err(Wait::Turn) => self.waiting.push_back(fault),
+            Err(Wait::Room) => self.starved.push_back(fault),
+            Ok(()) | Err(Wait::Event) => {}
         }
     }
 
-    /// Retries faults that could not be served; returns how many there were.
+    /// Number of faults that wait for another turn or for room.
+    #[inline]
+    pub(super) fn waits(&self) -> usize {
+        self.waiting.len() + self.starved.len()
+    }
+
+    /// Retries faults that could not be served; returns the number of those that wait for room or a turn no longer. While
+    /// there is no room, faults that wait for it are only passed over.
     pub(super) fn serve_waiting(&mut self, io: &mut Io<'_>) -> usize {
-        let mut served = 0;
+        let before = self.waits();
         for _ in 0..self.waiting.len() {
             let Some(fault) = self.waiting.pop_front() else { break };
-            match self.serve(fault, io) {
-                Err(Wait::Turn) => self.waiting.push_back(fault),
-                _ => served += 1,
-            }
+            self.fault(fault, io);
         }
-        served
+        let mut has_room = self.has_room_for_fault();
+        for _ in 0..self.starved.len() {
+            let Some(fault) = self.starved.pop_front() else { break };
+            if !has_room && self.needs_room(fault) {
+                self.starved.push_back(fault);
+                continue;
+            }
+            self.fault(fault, io);
+            has_room = self.has_room_for_fault();
+        }
+        before.saturating_sub(self.waits())
+    }
+
+    /// Whether the page of a fault is neither resident nor in flight, and counts towards the limit once it is.
+    #[inline]
+    fn needs_room(&self, Fault { mapping, page, .. }: Fault) -> bool {
+        let Some(view) = self.view_of(mapping).filter(|view| self.options.evict && self.is_droppable(*view))
+        else {
+            return false;
+        };
+        let state = self.entry_of(view, page).map(Entry::state);
+        matches!(state, Some(PageState::Absent | PageState::Staged))
     }
 
     /// Ends faults that wait for room, if pages cannot be evicted because memory nodes were absent too long: the
     /// pages of these faults count as lost, like pages that cannot be fetched.
     #[cold]
     pub(super) fn give_up_waiting(&mut self, io: &mut Io<'_>) {
-        for _ in 0..self.waiting.len() {
-            let Some(fault) = self.waiting.pop_front() else { break };
+        let faults: Vec<Fault> = self.starved.drain(..).chain(self.waiting.drain(..)).collect();
+        for fault in faults {
             let Some(view) = self.view_of(fault.mapping) else { continue };
             let entry = self.entry(view, fault.page);
             if entry.state() == PageState::Absent && fault.access == Access::Missing && !self.has_room(view) {
@@ -95,7 +124,7 @@ impl Pager {
                 && fault.access == Access::Missing
                 && self.view_of(fault.mapping).is_some_and(|view| !self.has_room(view))
         };
-        self.waiting.iter().filter(waits).copied()
+        self.starved.iter().chain(&self.waiting).filter(waits).copied()
     }
 
     /// Ends the faults of a mapping that wait for slots with SIGBUS.
@@ -103,6 +132,7 @@ impl Pager {
     pub fn give_up_waiting_for_slots(&mut self, mapping: MappingId, io: &mut Io<'_>) {
         let given_up: Vec<Fault> =
             self.waiting_for_slots().filter(|fault| fault.mapping == mapping).collect();
+        self.starved.retain(|fault| !given_up.contains(fault));
         self.waiting.retain(|fault| !given_up.contains(fault));
         for fault in given_up {
             // The page itself is intact, but the access cannot be served.
@@ -111,17 +141,24 @@ impl Pager {
     }
 
     /// Whether one more page of `view` may be resident.
+    #[inline]
     pub(super) fn has_room(&self, view: ViewId) -> bool {
+        !self.options.evict || !self.is_droppable(view) || self.has_room_for_fault()
+    }
+
+    /// Whether one more page that the limit bounds may be resident for a fault.
+    #[inline]
+    pub(super) fn has_room_for_fault(&self) -> bool {
         let least =
             if self.is_contended() { (self.reserve_pages() / 2).min(read_ahead::RUN as u32) } else { 1 };
-        !self.options.evict || !self.is_droppable(view) || self.claimed() + least <= self.options.limit
+        self.claimed() + least <= self.options.limit
     }
 
     /// Whether so many faults wait for room, or so many processes share it, that room is granted to one fault after
     /// another, for several pages each. If room were granted page by page, there would be no read-ahead: each page
     /// would cause a fault of its own, and would be removed by an order of its own.
     pub(super) fn is_contended(&self) -> bool {
-        (self.waiting.len() >= CONTENDERS || self.is_shared_by_many()) && !self.is_full()
+        (self.waits() >= CONTENDERS || self.is_shared_by_many()) && !self.is_full()
     }
 
     #[inline]
@@ -217,7 +254,7 @@ impl Pager {
         let Fault { mapping, page, write, .. } = fault;
         if !self.has_room(view) {
             self.counters.waits_for_room += 1;
-            return Err(Wait::Turn);
+            return Err(Wait::Room);
         }
         let Some(slot) = entry.slot() else {
             self.install_zeros(view, mapping, page, write, false, io)?;
@@ -261,7 +298,7 @@ impl Pager {
         io: &mut Io<'_>,
     ) -> Result<(), Wait> {
         if !self.has_room(view) {
-            return Err(Wait::Turn);
+            return Err(Wait::Room);
         }
         // The kernel's page is treated as memory prepared for this page: it stays in place and receives the
         // content. If it were removed, a process that polls the address could have the kernel create it again

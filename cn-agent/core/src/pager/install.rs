@@ -16,7 +16,7 @@ impl Pager {
         let Some(buffer) = entry.buffer() else { return Ok(()) };
         if !self.has_room(view) {
             self.counters.waits_for_room += 1;
-            return Err(Wait::Turn);
+            return Err(Wait::Room);
         }
         let kept = matches!(self.buffers.purpose(buffer), BufferUse::Kept { .. });
         self.install_buffer(view, entry, mapping, buffer, write, io)?;

@@ -161,8 +161,10 @@ pub struct Pager {
     /// Number of pages in flight that will take up memory when they arrive.
     coming: u32,
     leaving: u32,
-    /// Faults that wait for room, or for events to be read.
+    /// Faults to be retried in the next turn: events have to be read first, or a resource was short.
     waiting: VecDeque<Fault>,
+    /// Faults that wait for room, in the order in which they came.
+    starved: VecDeque<Fault>,
     /// Pages ready to be removed by the end of the turn.
     to_drop: Vec<PageRef>,
     ranges: Vec<Range<u32>>,
@@ -219,6 +221,7 @@ impl Pager {
             coming: 0,
             leaving: 0,
             waiting: VecDeque::with_capacity(MAPPINGS_MAX),
+            starved: VecDeque::with_capacity(MAPPINGS_MAX),
             to_drop: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             ranges: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             staged: VecDeque::with_capacity(BUFFERS_IN_FLIGHT as usize),
@@ -355,9 +358,19 @@ impl Pager {
             (true, false) => {
                 self.fixed += resident;
                 self.give_twins(view);
+                self.end_starving(view);
             }
             (false, true) => self.fixed -= resident,
             _ => {}
+        }
+    }
+
+    /// Has the faults of a view that wait for room retried in the next turn, because no room is needed for them now.
+    fn end_starving(&mut self, view: ViewId) {
+        for _ in 0..self.starved.len() {
+            let Some(fault) = self.starved.pop_front() else { break };
+            let its = self.view_of(fault.mapping) == Some(view);
+            if its { &mut self.waiting } else { &mut self.starved }.push_back(fault);
         }
     }
 
@@ -407,6 +420,7 @@ impl Pager {
             view.mappings.retain(|other| *other != mapping);
         }
         self.waiting.retain(|fault| fault.mapping != mapping);
+        self.starved.retain(|fault| fault.mapping != mapping);
         // Removed from the list, because the number of the mapping may be reused soon.
         self.ended.retain(|other| *other != mapping);
         for purpose in self.buffers.uses_mut() {
@@ -564,7 +578,11 @@ impl Pager {
             PageState::Fetching | PageState::Cleaning | PageState::Dropping | PageState::Zeroing
         );
         (under_way && entry.is(Flags::WANTED))
-            || self.waiting.iter().any(|fault| (fault.mapping, fault.page) == (mapping, page))
+            || self
+                .waiting
+                .iter()
+                .chain(&self.starved)
+                .any(|fault| (fault.mapping, fault.page) == (mapping, page))
     }
 
     /// Wakes all threads that wait for a page, so that they retry.

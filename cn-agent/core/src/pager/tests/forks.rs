@@ -277,6 +277,24 @@ fn what_is_not_written_after_all_keeps_its_slot() {
     assert_eq!((family.clean(CHILD), family.pager.slots_used()), (1, 9));
 }
 
+/// The pages of a process whose helper has ended do not count towards the limit.
+#[test]
+fn a_fault_that_waits_for_room_is_served_when_its_process_needs_none() {
+    let mut family = Family::new(LIMIT);
+    family.fork();
+    family.fault(CHILD, 100, true);
+    let mut turns = 0;
+    while family.pager.has_work() && turns < 100 {
+        family.io(|pager, io| pager.turn(io));
+        turns += 1;
+    }
+    assert!(turns < 100 && !family.memory.pages.contains_key(&(1, 100)), "{turns} turns");
+    family.pager.set_droppable(CHILD, false);
+    assert!(family.pager.has_work(), "no event will come for it");
+    family.io(|pager, io| pager.turn(io));
+    assert!(family.memory.pages.contains_key(&(1, 100)));
+}
+
 impl Family {
     /// Touches a page in the child if it would fault there; returns the number of pages read ahead.
     fn reads(&mut self, child: ViewId, page: u32) -> u64 {

@@ -74,6 +74,30 @@ fn who_waits_for_room_has_it_at_once() {
     assert!(rig.pager.resident() <= LIMIT / 2);
 }
 
+/// Only the process can make room, and its answer is an event: a turn would try every waiting fault in vain.
+#[test]
+fn faults_wait_for_answers_to_orders_without_turns() {
+    const FAULTS: u32 = 8;
+    let mut rig = rig();
+    rig.touch(0..LIMIT, false);
+    (LIMIT..LIMIT + FAULTS).for_each(|page| rig.fault(page, false));
+    let mut turns = 0;
+    while rig.pager.has_work() && turns < 100 {
+        rig.turn();
+        turns += 1;
+    }
+    assert!(turns <= 2, "{turns} turns");
+    assert_eq!((rig.kernel.orders.len(), rig.nodes.fetches.len()), (1, 0));
+    assert!((LIMIT..LIMIT + FAULTS).all(|page| rig.pager.has_pending_fault(ONLY, page)));
+    carry_out_orders(&mut rig);
+    assert!(rig.pager.has_work(), "there is room");
+    rig.turn();
+    assert_eq!(rig.nodes.fetches.len(), FAULTS as usize);
+    rig.answer();
+    assert!((LIMIT..LIMIT + FAULTS).all(|page| rig.kernel.pages.contains_key(&page)));
+    assert_eq!(rig.pager.counters().waits_for_room, u64::from(FAULTS), "each fault once");
+}
+
 #[test]
 fn a_demanded_page_does_not_wait_for_others() {
     let mut rig = rig();
