@@ -126,7 +126,13 @@ impl Pager {
                 PageState::Clean | PageState::Dirty if !droppable => self.order.requeue_spared(of, heat),
                 // A page that was read ahead and has been passed by its reader is not expected to be used again soon,
                 // so no copy is kept.
-                PageState::Clean if candidate.ahead && self.was_given_back(view, page, io) => {}
+                PageState::Clean
+                    if (candidate.ahead || candidate.passed) && self.was_given_back(view, page, io) => {}
+                PageState::Clean if candidate.passed => {
+                    self.leaves_written(view, false);
+                    self.evict_clean(view, page, entry.with_written(false), None);
+                    begun += 1;
+                }
                 PageState::Clean if candidate.ahead => {
                     self.record_unused(view, page);
                     self.evict_clean(view, page, entry, None);

@@ -56,11 +56,11 @@ impl Pager {
     }
 
     /// Marks pages that a reader has passed to be evicted next: earlier than pages that other readers have not reached,
-    /// and neighbouring pages together in one order.
+    /// neighbouring pages together in one order, and without copies.
     fn evict_passed(&mut self, view: ViewId, passed: prefetch::Window) {
         for page in passed.pages(self.options.pages) {
             if matches!(self.entry(view, page).state(), PageState::Clean | PageState::Dirty) {
-                self.order.advise_cold(PageRef { view, page }, false);
+                self.order.advise_passed(PageRef { view, page });
             }
         }
     }

@@ -102,6 +102,8 @@ pub struct Candidate {
     pub ahead: bool,
     /// Whether the page was installed before a thread had faulted on it.
     pub unasked: bool,
+    /// Whether the reader for which the page was read ahead has passed it.
+    pub passed: bool,
     lives: u8,
 }
 
@@ -123,6 +125,8 @@ pub struct Replacement {
     /// `cold` for pages not needed soon.
     out: VecDeque<PageRef>,
     cold: VecDeque<PageRef>,
+    /// Pages to evict next, because their readers have passed them.
+    passed: VecDeque<PageRef>,
     limit: u32,
     /// Size of the young queue above which young pages are evicted before proven ones.
     share: u32,
@@ -161,6 +165,7 @@ impl Replacement {
         self.recent.reserve(most);
         self.out.reserve(self.limit as usize);
         self.cold.reserve(self.limit as usize);
+        self.passed.reserve(self.limit as usize);
     }
 
     /// Provides for `count` further pages without history.
@@ -188,7 +193,7 @@ impl Replacement {
             _ => {}
         }
         let ahead = known == PageHistory::Ahead;
-        let candidate = Candidate { page, heat, ahead, unasked, lives: heat.spared_turns() };
+        let candidate = Candidate { page, heat, ahead, unasked, passed: false, lives: heat.spared_turns() };
         let is_young = ahead || known == PageHistory::New;
         if is_young { &mut self.young } else { &mut self.proven }.push_back(candidate);
     }
@@ -199,6 +204,13 @@ impl Replacement {
         let queue = if out { &mut self.out } else { &mut self.cold };
         if queue.len() < self.limit as usize {
             queue.push_back(page);
+        }
+    }
+
+    /// Has a page evicted next, because its reader has passed it. Pages beyond the limit are ignored.
+    pub fn advise_passed(&mut self, page: PageRef) {
+        if self.passed.len() < self.limit as usize {
+            self.passed.push_back(page);
         }
     }
 
@@ -213,8 +225,11 @@ impl Replacement {
     /// pages were passed over.
     #[inline]
     pub fn next(&mut self) -> Option<Candidate> {
-        if let Some(page) = self.out.pop_front().or_else(|| self.cold.pop_front()) {
-            return Some(Candidate { page, heat: Heat::default(), ahead: false, unasked: false, lives: 0 });
+        let advised = self.out.pop_front().or_else(|| self.cold.pop_front());
+        let passed = advised.is_none();
+        if let Some(page) = advised.or_else(|| self.passed.pop_front()) {
+            let heat = Heat::default();
+            return Some(Candidate { page, heat, ahead: false, unasked: false, passed, lives: 0 });
         }
         if (self.young.len() > self.share as usize || self.proven.is_empty())
             && let Some(young) = self.young.pop_front()
@@ -241,7 +256,8 @@ impl Replacement {
     /// Puts a page that cannot be evicted now at the end of the proven queue.
     #[inline]
     pub fn requeue_spared(&mut self, page: PageRef, heat: Heat) {
-        self.proven.push_back(Candidate { page, heat, ahead: false, unasked: false, lives: 0 });
+        let (ahead, unasked, passed) = (false, false, false);
+        self.proven.push_back(Candidate { page, heat, ahead, unasked, passed, lives: 0 });
     }
 
     /// Remembers an evicted page. If too many pages are remembered, the oldest one is forgotten and returned.
@@ -256,7 +272,7 @@ impl Replacement {
 
     /// Number of entries in the queues of resident pages, including stale ones.
     pub fn entries(&self) -> usize {
-        self.young.len() + self.proven.len() + self.out.len() + self.cold.len()
+        self.young.len() + self.proven.len() + self.out.len() + self.cold.len() + self.passed.len()
     }
 
     /// Returns the pages in the queues, the last to be evicted first. Some may not be resident any more, or

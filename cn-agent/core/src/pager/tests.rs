@@ -38,6 +38,8 @@ struct Kernel {
     unprotected: BTreeSet<u32>,
     /// Whether the kernel does not show protection.
     hides_protection: bool,
+    /// Number of copies made of resident pages.
+    copied: usize,
 }
 
 impl Memory for Kernel {
@@ -90,6 +92,7 @@ impl Memory for Kernel {
 
     fn snapshot(&mut self, _: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
         *into = *self.pages.get(&page).ok_or(MemoryError::Absent)?;
+        self.copied += 1;
         Ok(())
     }
 
@@ -451,6 +454,20 @@ fn what_is_not_needed_leaves() {
     while rig.pager.has_work() {
         rig.turn();
     }
+}
+
+/// Its reader does not come back for it, and a copy takes longer than the removal.
+#[test]
+fn what_its_reader_has_passed_leaves_without_a_copy() {
+    let mut rig = Rig::new();
+    rig.touch(0..LIMIT, false);
+    (8..12).for_each(|page| rig.pager.order.advise_passed(PageRef { view: VIEW, page }));
+    // One of them was discarded by its program, without a word.
+    rig.kernel.pages.remove(&10);
+    rig.turn();
+    assert_eq!((rig.kernel.copied, rig.state(8)), (1, PageState::Absent), "of another page, to keep it");
+    assert_eq!(rig.kernel.dropped, [0..1, 8..10, 11..12]);
+    assert_eq!(rig.pager.entry_of(VIEW, 10).unwrap().slot(), None, "it reads as zeros");
 }
 
 /// Reads page after page so fast that eviction has one step for each fault; returns the number of faults.
