@@ -134,12 +134,16 @@ impl FaultTimes {
     }
 }
 
+/// A fault by its space, its mapping and its page.
+pub type FaultPlace = (u16, MappingId, u32);
+
 /// A fault that waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stalled {
-    mapping: MappingId,
-    page: u32,
+    place: FaultPlace,
     since: Time,
+    /// Whether the present check has found the fault among those that are still to be served.
+    waits: bool,
 }
 
 /// Measurement of the faults of all spaces. All times come from one clock, which the caller reads for each
@@ -147,7 +151,8 @@ struct Stalled {
 #[derive(Debug)]
 pub struct FaultWatch {
     times: FaultTimes,
-    stalled: Vec<(u16, Stalled)>,
+    /// In ascending order of their places.
+    stalled: Vec<Stalled>,
 }
 
 impl Default for FaultWatch {
@@ -171,19 +176,23 @@ impl FaultWatch {
     #[inline]
     pub fn fetched(&mut self, space: u16, mapping: MappingId, page: u32, since: Time, now: Time) {
         // A fault that has waited for room is counted under `room` alone, by `check_stalled`.
-        let stalled =
-            |(of, stalled): &(u16, Stalled)| (*of, stalled.mapping, stalled.page) == (space, mapping, page);
-        if self.stalled.is_empty() || !self.stalled.iter().any(stalled) {
+        if self.stalled.is_empty() || self.find((space, mapping, page)).is_err() {
             self.times.fetch.record(now.since(since));
         }
     }
 
+    /// Index of a timed fault, or, as an error, the index at which it would be inserted.
+    fn find(&self, place: FaultPlace) -> Result<usize, usize> {
+        self.stalled.binary_search_by_key(&place, |stalled| stalled.place)
+    }
+
     /// Records that a fault that began at `since` has to wait for room.
     pub fn stalled(&mut self, space: u16, mapping: MappingId, page: u32, since: Time) {
-        let known =
-            |(of, stalled): &(u16, Stalled)| (*of, stalled.mapping, stalled.page) == (space, mapping, page);
-        if self.stalled.len() < STALLED_MAX && !self.stalled.iter().any(known) {
-            self.stalled.push((space, Stalled { mapping, page, since }));
+        let place = (space, mapping, page);
+        if self.stalled.len() < STALLED_MAX
+            && let Err(at) = self.find(place)
+        {
+            self.stalled.insert(at, Stalled { place, since, waits: false });
         }
     }
 
@@ -193,21 +202,29 @@ impl FaultWatch {
         !self.stalled.is_empty()
     }
 
-    /// Records, at `now`, the faults that waited for room and have been served. `is_pending` tells for a
-    /// space, mapping and page whether the fault is still to be served; `None` if the space has ended.
+    /// Records, at `now`, the faults that waited for room and have been served: those that are neither among `waiting`,
+    /// the faults that wait for room or a turn, nor under way, as `is_under_way` tells; `None` if the space has ended.
     pub fn check_stalled(
         &mut self,
         now: Time,
-        mut is_pending: impl FnMut(u16, MappingId, u32) -> Option<bool>,
+        waiting: impl Iterator<Item = FaultPlace>,
+        mut is_under_way: impl FnMut(FaultPlace) -> Option<bool>,
     ) {
-        let room = &mut self.times.room;
-        self.stalled.retain(|(space, stalled)| match is_pending(*space, stalled.mapping, stalled.page) {
-            Some(true) => true,
-            Some(false) => {
-                room.record(now.since(stalled.since));
-                false
+        for place in waiting {
+            if let Ok(at) = self.find(place) {
+                self.stalled[at].waits = true;
             }
-            None => false,
+        }
+        let room = &mut self.times.room;
+        self.stalled.retain_mut(|stalled| {
+            if core::mem::take(&mut stalled.waits) {
+                return true;
+            }
+            let under_way = is_under_way(stalled.place);
+            if under_way == Some(false) {
+                room.record(now.since(stalled.since));
+            }
+            under_way == Some(true)
         });
     }
 }
@@ -249,14 +266,41 @@ mod tests {
         watch.stalled(3, mapping, 7, since);
         watch.fetched(0, mapping, 7, since, since);
         watch.fetched(0, mapping, 8, since, since);
-        watch.check_stalled(since, |space, _, _| (space == 0).then_some(true));
+        let check = |watch: &mut FaultWatch, waiting: &[FaultPlace], under_way| {
+            let of = |(space, ..): FaultPlace| (space == 0).then_some(under_way);
+            watch.check_stalled(since, waiting.iter().copied(), of);
+        };
+        check(&mut watch, &[(0, mapping, 7)], false);
+        assert!(watch.has_stalled(), "it waits");
+        check(&mut watch, &[(0, mapping, 8)], true);
         assert!(watch.has_stalled(), "it is still to be served");
-        watch.check_stalled(since, |_, _, _| Some(false));
+        check(&mut watch, &[], false);
         let times = watch.times();
         assert_eq!((times.room.count(), times.fetch.count(), times.local.count()), (1, 1, 0));
         assert!(!watch.has_stalled());
         (0..100).for_each(|page| watch.stalled(0, mapping, page, since));
         assert_eq!(watch.stalled.len(), STALLED_MAX);
+    }
+
+    /// Many processes wait for room at a time.
+    #[test]
+    fn a_check_looks_at_each_waiting_fault_once() {
+        let place = |page: u32| (0, MappingId(page as u16), page);
+        let mut watch = FaultWatch::default();
+        (0..STALLED_MAX as u32)
+            .rev()
+            .for_each(|page| watch.stalled(0, MappingId(page as u16), page, Time(1)));
+        let (mut seen, mut asked) = (0, 0);
+        watch.check_stalled(Time(2), (0..1000).map(place).inspect(|_| seen += 1), |_| {
+            asked += 1;
+            Some(false)
+        });
+        assert_eq!((seen, asked, watch.stalled.len()), (1000, 0, STALLED_MAX));
+        watch.check_stalled(Time(3), (0..32).map(place), |(_, _, page)| {
+            asked += 1;
+            Some(page == 40)
+        });
+        assert_eq!((asked, watch.times().room.count(), watch.stalled.len()), (32, 31, 33));
     }
 
     #[test]

@@ -92,6 +92,8 @@ pub struct Spaces {
     /// Userfaultfds that are polled directly, by space and mapping; empty if there are too many.
     direct: Vec<(u16, MappingId)>,
     round: u32,
+    /// Whether a fault may have been served since the durations of faults that wait for room were last checked.
+    stirred: bool,
     mapped: Vec<Range<u64>>,
     /// Sum of the counters of spaces that have ended.
     over: PagerCounters,
@@ -121,6 +123,7 @@ impl Spaces {
             reader: EventReader::new(),
             direct: Vec::with_capacity(DIRECT_MAX),
             round: 0,
+            stirred: false,
             mapped: Vec::new(),
             over: PagerCounters::default(),
             shares: UserShares::ALL,
@@ -335,6 +338,7 @@ impl Spaces {
                 work += self.poll_events();
             }
         }
+        self.stirred |= work > 0;
         work += self.transfers.advance_demand(engine, now, tx, &mut self.list, &mut self.ended);
         self.settle();
         work
@@ -360,9 +364,10 @@ impl Spaces {
                 work += space.turn(&mut self.transfers);
             }
         }
+        self.stirred |= work > 0;
         work += self.transfers.advance(engine, now, tx, &mut self.list, &mut self.ended);
         self.settle();
-        if self.transfers.watch.has_stalled() {
+        if std::mem::take(&mut self.stirred) && self.transfers.watch.has_stalled() {
             self.check_stalled();
         }
         self.watch();
@@ -374,8 +379,12 @@ impl Spaces {
     #[cold]
     fn check_stalled(&mut self) {
         let list = &self.list.0;
-        self.transfers.watch.check_stalled(self.clock.now(), |space, mapping, page| {
-            Some(list[usize::from(space)].as_ref()?.pager.has_pending_fault(mapping, page))
+        let of_space = |place: &u16| Some((*place, list[usize::from(*place)].as_deref()?));
+        let waiting = self.active.iter().filter_map(of_space).flat_map(|(place, space)| {
+            space.pager.waiting_faults().map(move |fault| (place, fault.mapping, fault.page))
+        });
+        self.transfers.watch.check_stalled(self.clock.now(), waiting, |(space, mapping, page)| {
+            Some(list[usize::from(space)].as_ref()?.pager.is_under_way(mapping, page))
         });
     }
 
@@ -408,6 +417,7 @@ impl Spaces {
     #[inline]
     fn settle(&mut self) {
         while let Some(ended) = self.ended.pop() {
+            self.stirred = true;
             let space = ended.space.and_then(|space| self.list.0[usize::from(space)].as_mut());
             if let Some(space) = space {
                 space.transferred(ended, &mut self.transfers);
@@ -422,6 +432,7 @@ impl Spaces {
             return;
         }
         self.poll_events();
+        self.stirred = true;
         self.reader.reserve.reopen();
         for at in 0..self.list.0.len() {
             if let Some(space) = &mut self.list.0[at] {

@@ -570,19 +570,26 @@ impl Pager {
     /// installation of the page, will end the fault. The caller needs this for threads that the kernel does not wake.
     #[inline]
     pub fn has_pending_fault(&self, mapping: MappingId, page: u32) -> bool {
-        let Some(entry) = self.view_of(mapping).and_then(|view| self.entry_of(view, page)) else {
-            return false;
-        };
-        let under_way = matches!(
-            entry.state(),
-            PageState::Fetching | PageState::Cleaning | PageState::Dropping | PageState::Zeroing
-        );
-        (under_way && entry.is(Flags::WANTED))
-            || self
-                .waiting
-                .iter()
-                .chain(&self.starved)
-                .any(|fault| (fault.mapping, fault.page) == (mapping, page))
+        self.is_under_way(mapping, page)
+            || self.waiting_faults().any(|fault| (fault.mapping, fault.page) == (mapping, page))
+    }
+
+    /// Whether a fault at this page is served when a pending operation ends.
+    #[inline]
+    pub fn is_under_way(&self, mapping: MappingId, page: u32) -> bool {
+        let entry = self.view_of(mapping).and_then(|view| self.entry_of(view, page));
+        entry.is_some_and(|entry| {
+            let under_way = matches!(
+                entry.state(),
+                PageState::Fetching | PageState::Cleaning | PageState::Dropping | PageState::Zeroing
+            );
+            under_way && entry.is(Flags::WANTED)
+        })
+    }
+
+    /// Faults that wait for room or for another turn.
+    pub fn waiting_faults(&self) -> impl Iterator<Item = &Fault> {
+        self.waiting.iter().chain(&self.starved)
     }
 
     /// Wakes all threads that wait for a page, so that they retry.
