@@ -355,8 +355,10 @@ impl Spaces {
 
     fn turn_some(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
         let mut work = 0;
-        let asks = self.round.is_multiple_of(ROUNDS) || self.any(Space::waits_for_members);
-        if asks && !self.direct.is_empty() {
+        // Without userfaultfds that are polled directly, the first half has polled for messages as well.
+        let asks = !self.direct.is_empty()
+            && (self.round.is_multiple_of(ROUNDS) || self.any(Space::waits_for_members));
+        if asks {
             work += self.poll_events();
         }
         for index in 0..self.active.len() {
