@@ -86,6 +86,9 @@ impl Pager {
                 }
             },
         };
+        if let Some(slot) = slot {
+            self.slots.set_holder(slot, view);
+        }
         let old = entry.slot().filter(|old| slot != Some(*old));
         let cleaning = entry.to(PageState::Cleaning).with_written(lines != 0);
         self.set(view, page, if leaving.is_some() { cleaning.with(Flags::LEAVING) } else { cleaning });

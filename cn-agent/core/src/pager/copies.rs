@@ -8,18 +8,58 @@ use super::clean::CleanResult;
 use super::page_buffers::BufferUse;
 use super::*;
 
+/// Copy of a page of another view, in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageCopy {
+    /// Page that the copy is for, at which the other view has it too.
+    pub page: u32,
+    pub buffer: BufferId,
+    /// View whose page has to be unchanged after the copy. `None` if the copy was made from a buffer that holds the
+    /// slot's content whatever happens to the page.
+    of: Option<ViewId>,
+}
+
 impl Pager {
     /// Returns a buffer with the content of a shared slot, like a fetched page, if another view has that content.
-    /// Views that share a slot have it at the same page.
     pub(super) fn copy(&mut self, view: ViewId, page: u32, slot: u32, io: &mut Io<'_>) -> Option<BufferId> {
+        let copy = self.begin_copy(view, page, slot, io)?;
+        if self.is_good(copy, &mut RecentRecords::default(), io) {
+            return Some(copy.buffer);
+        }
+        self.buffers.give(copy.buffer);
+        None
+    }
+
+    /// Like [`copy`](Self::copy), but it is still to be found out whether the copy [is good](Self::is_good). Views that
+    /// share a slot have it at the same page.
+    pub(super) fn begin_copy(
+        &mut self,
+        view: ViewId,
+        page: u32,
+        slot: u32,
+        io: &mut Io<'_>,
+    ) -> Option<PageCopy> {
         if !self.slots.is_shared(slot) {
             return None;
         }
-        // The view from which the last page was copied most likely has this one too.
-        let first = self.donor;
-        let others = (0..self.views.len() as u16).filter(|other| *other != first.0).map(ViewId);
-        let mut views = core::iter::once(first).chain(others).filter(|other| *other != view);
-        views.find_map(|other| self.copy_of(other, view, page, slot, io))
+        // The views that got the page last keep it longest, and the one from which the last page was copied most likely
+        // has this one too. With many processes, a look at the tables of all of them would take as long as a fetch.
+        let [last, before] = self.slots.holders(slot);
+        let mut others = [last, before, self.donor].into_iter().filter(|other| *other != view);
+        let copy = others.find_map(|other| self.copy_of(other, view, page, slot, io));
+        // The page will be copied or fetched for this view.
+        self.slots.set_holder(slot, view);
+        copy
+    }
+
+    /// Whether a copy has the slot's content. `recent` keeps the records of neighbours for further copies, all of which
+    /// must have been made before the first of these calls.
+    pub(super) fn is_good(&mut self, copy: PageCopy, recent: &mut RecentRecords, io: &mut Io<'_>) -> bool {
+        let PageCopy { page, of, .. } = copy;
+        let is_unchanged = |other| io.memory.shows_protection() && recent.of(other, page, io) == (true, true);
+        let good = of.is_none_or(is_unchanged);
+        self.counters.copied += u64::from(good);
+        good
     }
 
     fn copy_of(
@@ -29,16 +69,18 @@ impl Pager {
         page: u32,
         slot: u32,
         io: &mut Io<'_>,
-    ) -> Option<BufferId> {
+    ) -> Option<PageCopy> {
         let entry = self.entry_of(other, page).filter(|entry| entry.slot() == Some(slot))?;
-        let from = match (entry.state(), entry.buffer()) {
-            (PageState::Clean, None) if !entry.is(Flags::ZAPPED) => None,
+        let (from, of) = match (entry.state(), entry.buffer()) {
+            (PageState::Clean, None) if !entry.is(Flags::ZAPPED) => (None, Some(other)),
             // The buffer is a twin, or belongs to a page that is about to be installed or was just evicted: it holds
             // the slot's content, even if the page has changed.
-            (PageState::Staged | PageState::Dirty | PageState::Cleaning, Some(buffer)) => Some(buffer),
+            (PageState::Staged | PageState::Dirty | PageState::Cleaning, Some(buffer)) => {
+                (Some(buffer), None)
+            }
             // The buffer was filled from the page, so it holds the slot's content if the page has not
             // changed.
-            (PageState::Dropping, Some(buffer)) if self.is_unchanged(other, page, io) => Some(buffer),
+            (PageState::Dropping, Some(buffer)) => (Some(buffer), Some(other)),
             _ => return None,
         };
         let room = self.buffers.room() > read_ahead::ROOM_FOR_DEMAND;
@@ -52,11 +94,9 @@ impl Pager {
             None => io.memory.snapshot(other, page, self.buffers.page_mut(buffer)),
         };
         match copied {
-            // The page may have changed while it was copied.
-            Ok(()) if from.is_none() && !self.is_unchanged(other, page, io) => {}
             Ok(()) => {
-                (self.donor, self.counters.copied) = (other, self.counters.copied + 1);
-                return Some(buffer);
+                self.donor = other;
+                return Some(PageCopy { page, buffer, of });
             }
             Err(MemoryError::Absent) => self.discarded(other, page..page + 1),
             Err(_) => {}

@@ -88,6 +88,7 @@ pub use slots::Slots;
 pub use store::{Lost, Store, Urgency};
 pub use table::{Entries, PageTable};
 
+use copies::PageCopy;
 use hint::Hinted;
 use prefetch::{Prefetch, PrefetchOutcome};
 pub use replacement::Heat;
@@ -181,6 +182,8 @@ pub struct Pager {
     awaited: Vec<PageRef>,
     /// View from which the last copy of a page was made (`copies`).
     donor: ViewId,
+    /// Copies for the pages of one window that it is still to be found out of whether they are good.
+    copies: Vec<PageCopy>,
     /// Pages that were fetched ahead, have arrived, and are not installed yet.
     arrived: Vec<PageRef>,
     /// Dirty pages selected in this turn, about to be sent.
@@ -231,6 +234,7 @@ impl Pager {
             overdue: false,
             awaited: Vec::with_capacity(fault::AWAITED_MAX),
             donor: ViewId(0),
+            copies: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             victims: Vec::with_capacity(evict::STEP_FOR_MANY),
             kept: VecDeque::new(),

@@ -72,6 +72,7 @@ impl Pager {
         self.make_room_ahead(window.count, waits, io);
         let pages = self.options.pages;
         let (most, mut covered, mut begun) = (self.window_max(), window.count, 0);
+        let mut copies = core::mem::take(&mut self.copies);
         for (index, page) in window.pages(pages).enumerate() {
             if index as u32 == most {
                 covered = most;
@@ -86,13 +87,9 @@ impl Pager {
             // A page fetched ahead has no mapping; its field `write` then states that the page is the marker of its
             // window (see `arrived_ahead`).
             let purpose = BufferUse::Fetch { view: Some(view), page, mapping: None, write: index == 0 };
-            if let Some(buffer) = self.copy(view, page, slot, io) {
-                begun += 1;
-                self.buffers.set_purpose(buffer, purpose);
-                self.arrived_ahead(view, page, entry.with_buffer(Some(buffer)), buffer);
-                continue;
-            }
-            let Some(buffer) = self.buffers.take(purpose) else {
+            let copy = self.begin_copy(view, page, slot, io);
+            let taken = copy.map(|copy| copy.buffer).or_else(|| self.buffers.take(purpose));
+            let Some(buffer) = taken else {
                 covered = index as u32;
                 break;
             };
@@ -100,11 +97,40 @@ impl Pager {
             self.trim_kept();
             begun += 1;
             self.set(view, page, entry.to(PageState::Fetching).with_buffer(Some(buffer)));
-            io.store.fetch(slot, buffer, Urgency::Ahead);
+            match copy {
+                Some(copy) => {
+                    self.buffers.set_purpose(buffer, purpose);
+                    copies.push(copy);
+                }
+                None => io.store.fetch(slot, buffer, Urgency::Ahead),
+            }
         }
+        self.end_copies(view, &copies, io);
+        copies.clear();
+        self.copies = copies;
         self.counters.prefetched += u64::from(begun);
         if let Some(view) = self.view_mut(view) {
             view.prefetch.began(covered, begun);
+        }
+    }
+
+    /// Has pages of a view arrive whose copies are good, and fetches the others. The kernel's records, which show that,
+    /// are read for many pages at a time.
+    fn end_copies(&mut self, view: ViewId, copies: &[PageCopy], io: &mut Io<'_>) {
+        let mut recent = RecentRecords::default();
+        for copy in copies {
+            let PageCopy { page, buffer, .. } = *copy;
+            let entry = self.entry(view, page);
+            if self.is_good(*copy, &mut recent, io) {
+                self.coming -= 1;
+                self.arrived_ahead(view, page, entry, buffer);
+            } else if let Some(slot) = entry.slot().filter(|_| io.store.room() > ROOM_FOR_DEMAND) {
+                io.store.fetch(slot, buffer, Urgency::Ahead);
+            } else {
+                self.coming -= 1;
+                self.buffers.give(buffer);
+                self.set(view, page, entry.to(PageState::Absent).with_buffer(None));
+            }
         }
     }
 

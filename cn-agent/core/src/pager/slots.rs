@@ -6,6 +6,8 @@
 
 use alloc::vec::Vec;
 
+use super::memory::ViewId;
+
 #[derive(Debug)]
 pub struct Slots {
     kind: SlotKind,
@@ -19,7 +21,13 @@ enum SlotKind {
     /// Each page has the slot whose number equals the page's.
     Own,
     /// A page takes any free slot when it is first evicted.
-    Pool { references: Vec<u16>, free: Vec<u32>, next: u32 },
+    Pool {
+        references: Vec<u16>,
+        /// The last two views that got the content of each slot: hints, which may be outdated.
+        holders: Vec<[ViewId; 2]>,
+        free: Vec<u32>,
+        next: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +48,8 @@ impl Slots {
 
     /// A pool of `count` slots. `fresh` states that no slot was written since the region was created.
     pub fn pool(count: u32, fresh: bool) -> Slots {
-        Slots { kind: SlotKind::Pool { references: Vec::new(), free: Vec::new(), next: 0 }, count, fresh }
+        let kind = SlotKind::Pool { references: Vec::new(), holders: Vec::new(), free: Vec::new(), next: 0 };
+        Slots { kind, count, fresh }
     }
 
     /// Whether each page has the slot whose number equals the page's.
@@ -65,7 +74,7 @@ impl Slots {
     pub fn take(&mut self, page: u32) -> Option<Slot> {
         match &mut self.kind {
             SlotKind::Own => (page < self.count).then_some(Slot { slot: page, zeroed: self.fresh }),
-            SlotKind::Pool { references, free, next } => {
+            SlotKind::Pool { references, holders, free, next } => {
                 if let Some(slot) = free.pop() {
                     references[slot as usize] = 1;
                     return Some(Slot { slot, zeroed: false });
@@ -76,6 +85,7 @@ impl Slots {
                 }
                 *next += 1;
                 references.push(1);
+                holders.push([ViewId(0); 2]);
                 Some(Slot { slot, zeroed: self.fresh })
             }
         }
@@ -102,6 +112,26 @@ impl Slots {
             SlotKind::Pool { references, .. } => {
                 references.get(slot as usize).is_some_and(|count| *count > 1)
             }
+        }
+    }
+
+    /// The views most likely to have the content of a slot, the likeliest first.
+    #[inline]
+    pub(crate) fn holders(&self, slot: u32) -> [ViewId; 2] {
+        match &self.kind {
+            SlotKind::Own => [ViewId(0); 2],
+            SlotKind::Pool { holders, .. } => holders.get(slot as usize).copied().unwrap_or([ViewId(0); 2]),
+        }
+    }
+
+    /// Records that a view has the content of a slot now, or will have it soon.
+    #[inline]
+    pub(crate) fn set_holder(&mut self, slot: u32, view: ViewId) {
+        if let SlotKind::Pool { holders, .. } = &mut self.kind
+            && let Some(holders) = holders.get_mut(slot as usize)
+            && holders[0] != view
+        {
+            *holders = [view, holders[0]];
         }
     }
 
@@ -138,12 +168,13 @@ impl Slots {
     pub fn adopt(&mut self, page: u32, slot: u32) -> bool {
         match &mut self.kind {
             SlotKind::Own => slot == page && slot < self.count,
-            SlotKind::Pool { references, free, next } => {
+            SlotKind::Pool { references, holders, free, next } => {
                 if slot >= self.count {
                     return false;
                 }
                 if slot >= *next {
                     references.resize(slot as usize + 1, 0);
+                    holders.resize(slot as usize + 1, [ViewId(0); 2]);
                     *next = slot + 1;
                 }
                 free.clear();
@@ -229,6 +260,17 @@ mod tests {
         slots.adopted();
         (1..REFERENCES_MAX).for_each(|_| slots.give(0));
         assert_eq!(slots.take(0), None, "one reference is left");
+    }
+
+    #[test]
+    fn a_slot_names_the_views_that_got_it_last() {
+        let mut slots = Slots::pool(8, true);
+        assert!(slots.adopt(0, 5));
+        for view in [3, 4, 4, 3, 9] {
+            slots.set_holder(5, ViewId(view));
+        }
+        assert_eq!((slots.holders(5), slots.holders(7)), ([ViewId(9), ViewId(3)], [ViewId(0); 2]));
+        slots.set_holder(7, ViewId(1));
     }
 
     #[test]

@@ -12,6 +12,10 @@ use super::*;
 struct Both {
     pages: BTreeMap<(u16, u32), Page>,
     protected: usize,
+    /// Number of looks at the kernel's records.
+    records: usize,
+    /// Whether the records show that pages may have changed.
+    changes: bool,
 }
 
 impl Memory for Both {
@@ -47,6 +51,11 @@ impl Memory for Both {
 
     fn is_present(&mut self, of: ViewId, page: u32) -> bool {
         self.pages.contains_key(&(of.0, page))
+    }
+
+    fn records(&mut self, _: ViewId, _: u32) -> PageRecords {
+        self.records += 1;
+        if self.changes { PageRecords::UNKNOWN } else { PageRecords::KEPT }
     }
 
     fn wake(&mut self, _: MappingId, _: u32) {}
@@ -235,6 +244,60 @@ fn what_one_has_is_copied_for_the_other() {
     // A page that neither process has is fetched.
     family.fault(CHILD, 4, false);
     assert_eq!((family.answer(), family.pager.counters().fetched), ((1, 0), 2));
+}
+
+/// A look at each table would take as long as a fetch.
+#[test]
+fn a_page_is_not_looked_for_in_the_tables_of_many_processes() {
+    let mut family = Family::new(8);
+    family.clean(PARENT);
+    family.take_away(PARENT, 0..8);
+    let children: Vec<_> = (1..=20)
+        .map(|child| {
+            let (table, lookups) = counted();
+            assert_eq!(family.pager.forked(PARENT, table), Ok(ViewId(child)));
+            assert_eq!(family.pager.add_mapping(ViewId(child)), Ok(MappingId(child)));
+            family.pager.set_droppable(ViewId(child), true);
+            lookups
+        })
+        .collect();
+    let looked = || children[..19].iter().map(|lookups| lookups.load(Ordering::Relaxed)).sum::<u32>();
+    let before = looked();
+    family.fault(ViewId(20), 3, false);
+    assert_eq!(family.answer(), (1, 0), "nobody has it");
+    assert!(looked() - before <= 4, "{} lookups", looked() - before);
+    // Each gets it from the one before.
+    for child in 1..20 {
+        family.fault(ViewId(child), 3, false);
+        assert_eq!((family.answer(), family.byte(ViewId(child), 3)), ((0, 0), 4), "{child}");
+    }
+    assert_eq!(family.pager.counters().copied, 19);
+}
+
+#[test]
+fn copies_of_a_window_are_checked_together_and_fetched_if_they_may_be_wrong() {
+    for changes in [false, true] {
+        let mut family = Family::new(48);
+        family.pager.options.prefetch = true;
+        family.clean(PARENT);
+        family.fork();
+        family.take_away(CHILD, 0..48);
+        (family.memory.records, family.memory.changes) = (0, changes);
+        for page in 0..3 {
+            family.fault(CHILD, page, false);
+            if changes {
+                assert_eq!(family.nodes.fetches.len(), if page == 2 { 5 } else { 1 });
+            }
+            family.answer();
+        }
+        assert_eq!(family.memory.records, 4, "three faults and one window");
+        assert_eq!(family.pager.counters().copied, if changes { 0 } else { 7 });
+        assert_eq!((family.pager.coming, family.pager.arrived.len()), (0, 3));
+        family.io(|pager, io| pager.turn(io));
+        let bytes: Vec<u8> = [0, 1, 2, 4, 5, 6].map(|page| family.byte(CHILD, page)).to_vec();
+        assert_eq!(bytes, [1, 2, 3, 5, 6, 7]);
+        assert_eq!(family.entry(CHILD, 3).state(), PageState::Staged, "the reader's marker");
+    }
 }
 
 #[test]
