@@ -8,7 +8,8 @@ use std::time::Duration;
 use cxloe_daemon::{Backoff, Connection};
 use cxloe_fabric::api::MemoryNodeRegistered;
 use cxloe_fabric::model::{
-    CommandResult, FormerOwner, HandOver, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark,
+    CommandResult, FormerOwner, HandOver, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Share,
+    Watermark,
 };
 use cxloe_mn::control::static_map::{self, StaticMapError, StaticMapFailure};
 use cxloe_mn::control::{
@@ -456,6 +457,24 @@ fn what_the_manager_lists_for_nobody_is_kept_until_it_is_unmapped_by_name() {
     assert_eq!((first_line(&m, 2), m.orphans_to_report().len()), ([0; 64], 0));
     apply(&mut m, &command(7, NodeAction::MapCmem(mapping(CN2, 9, &[2])))).unwrap();
     assert_eq!(m.table().lookup(CN2, 9), Some(MpExtent(2)));
+}
+
+/// Scenario: an older store was adopted, and a compute node gets an address again at which it had what is an orphan now. The
+/// release of the orphan must end neither the mapping that is there now nor its share.
+#[test]
+fn the_release_of_an_orphan_leaves_a_later_mapping_at_its_address() {
+    let (mut m, _) = with_orphans(4);
+    let later = Mapping { sealed: true, ..mapping(CN1, 1, &[3, 4]) };
+    apply(&mut m, &command(6, NodeAction::MapCmem(later.clone()))).unwrap();
+    write(&m, 3, 9);
+    let reader = Mac::from_u64(CN2).try_into().unwrap();
+    let share = Share { mapping: later, reader, reader_base: 5 * EXTENT };
+    apply(&mut m, &command(7, NodeAction::Share(share.clone()))).unwrap();
+    apply(&mut m, &command(8, NodeAction::UnmapCmem(mapping(CN1, 1, &[1, 2])))).unwrap();
+    assert_eq!(done(&m), [6, 7, 8]);
+    assert_eq!((first_line(&m, 1), first_line(&m, 3)), ([0; 64], [9; 64]));
+    let served = [1, 2].map(|extent| m.table().lookup(CN1, extent));
+    assert_eq!((served, m.shares()), ([Some(MpExtent(3)), Some(MpExtent(4))], &[share][..]));
 }
 
 #[test]

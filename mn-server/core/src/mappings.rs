@@ -547,8 +547,16 @@ impl Mappings {
         Ok(())
     }
 
+    /// Removes those of the mappings that are there. After a restored store was adopted, a CN can have another extent at
+    /// an address at which it had an orphan.
     fn remove(&mut self, translations: &[Translation]) -> Vec<MpExtent> {
-        translations.iter().filter_map(|t| self.writer.unmap(t.cn, t.cmem_extent)).collect()
+        let mut removed = Vec::new();
+        for t in translations {
+            if self.writer.owner(t.mp_extent).is_some_and(|held| held.is_same_place(t)) {
+                removed.extend(self.writer.unmap(t.cn, t.cmem_extent));
+            }
+        }
+        removed
     }
 
     fn forget_kept(&mut self, translations: &[Translation]) {

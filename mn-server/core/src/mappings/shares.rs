@@ -34,8 +34,10 @@ impl Mappings {
 
     /// Removes all shares of an owner's mapping that is about to be removed.
     pub(super) fn end_shares_of(&mut self, mapping: &Mapping) {
-        let is_of =
-            |share: &Share| (share.mapping.cn, share.mapping.cmem_base) == (mapping.cn, mapping.cmem_base);
+        let place = |mapping: &Mapping| (mapping.cn, mapping.cmem_base);
+        let is_of = |share: &Share| {
+            place(&share.mapping) == place(mapping) && share.mapping.extents == mapping.extents
+        };
         if self.shares.iter().any(is_of) {
             let left = self.shares.iter().filter(|share| !is_of(share)).cloned().collect();
             self.set_shares(left);
