@@ -404,6 +404,22 @@ fn a_region_that_a_restored_store_maps_once_more_keeps_its_content() {
     }
 }
 
+/// Scenario: a manager lists memory that this node has unmapped and zeroed, and its owner writes to it. The next owner must
+/// get zeros all the same.
+#[test]
+fn memory_that_is_mapped_again_without_a_command_is_zeroed_again_for_the_next_owner() {
+    let mut m = with_content(pool(PoolSpec::Anon, 8));
+    apply(&mut m, &command(2, NodeAction::UnmapCmem(mapping(CN1, 1, &[1])))).unwrap();
+    let listed = vec![mapping(CN1, 0, &[0, 1])];
+    register(&mut m, &MemoryNodeRegistered { mappings: listed, ..answer(4, 3..8) });
+    assert_eq!((m.table().lookup(CN1, 1), first_line(&m, 1)), (Some(MpExtent(1)), [0; 64]));
+    write(&m, 1, 9);
+    apply(&mut m, &command(6, NodeAction::UnmapCmem(mapping(CN1, 1, &[1])))).unwrap();
+    apply(&mut m, &command(7, NodeAction::MapCmem(mapping(CN2, 9, &[1])))).unwrap();
+    assert_eq!((done(&m), m.table().lookup(CN2, 9)), (vec![6, 7], Some(MpExtent(1))));
+    assert_eq!(first_line(&m, 1), [0; 64]);
+}
+
 #[test]
 fn what_is_kept_for_nobody_outlives_a_restart_of_the_node() {
     let dir = tempfile::tempdir().unwrap();

@@ -129,9 +129,16 @@ impl Pool {
         } else if !self.fill_with_zeros(extent, &mut keep_going)? {
             return Ok(false);
         }
-        // The extent no longer counts as known to be zero, because its next owner may write to it at any time.
-        self.known_zero[extent.0 as usize / 64].fetch_and(!(1 << (extent.0 % 64)), Ordering::Relaxed);
+        self.no_longer_zero(extent);
         Ok(true)
+    }
+
+    /// Notes that the extent no longer counts as known to be zero, because its owner may write to it at any time.
+    ///
+    /// # Panics
+    /// If the pool has no such extent.
+    pub(crate) fn no_longer_zero(&self, extent: MpExtent) {
+        self.known_zero[extent.0 as usize / 64].fetch_and(!(1 << (extent.0 % 64)), Ordering::Relaxed);
     }
 
     /// Zeroes an extent without an owner, unless it is known to be zero. Conditions and slices are those of

@@ -84,14 +84,16 @@ impl PageTableWriter {
         self.owners.get(&mp_extent).copied()
     }
 
-    /// Adds a mapping, which workers see at once. The caller has prepared the extent ([`Pool::prepare_extent`]). An
-    /// existing equal mapping stays.
+    /// Adds a mapping, which workers see at once. The caller has prepared the extent ([`Pool::prepare_extent`]), or gives
+    /// it out with its content. An existing equal mapping stays.
     pub fn map(&mut self, mapping: Translation) -> Result<(), TableError> {
         if self.check(mapping)? {
             return Ok(());
         }
         self.reclaim();
         let Translation { cn, cmem_extent, mp_extent, sealed } = mapping;
+        // An extent that is given out with its content is not prepared, and may have been zeroed before.
+        self.table.pool().no_longer_zero(mp_extent);
         self.put(Key::mapping(cn, cmem_extent), entry::mapping_value(mp_extent, sealed));
         self.owners.insert(mp_extent, mapping);
         self.count(cn, 1);
