@@ -420,6 +420,48 @@ fn memory_that_is_mapped_again_without_a_command_is_zeroed_again_for_the_next_ow
     assert_eq!(first_line(&m, 1), [0; 64]);
 }
 
+/// Scenario: memory is unmapped and zeroed after a backup of the manager's store was made, and the backup is restored. Zeros
+/// that it lists, or that a pending command hands over, are lost content: they are not served, nor after a restart.
+#[test]
+fn what_was_zeroed_since_a_restored_backup_is_lost_and_not_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = PoolSpec::File(dir.path().join("pool"));
+    let seen = Watermark { term: 2, revision: 15, run: 22 };
+    let leader = |term, run, first, adopted| LeaderTerm { term, run, first, adopted };
+    let listed = MemoryNodeRegistered {
+        watermark: Watermark { term: 3, revision: 20, run: 33 },
+        lineage: vec![leader(3, 33, 9, vec![seen])],
+        mappings: vec![mapping(CN1, 0, &[0, 1])],
+        ..answer(33, 3..8)
+    };
+    let issued = |seq, action| NodeCommand { seq, term: 3, revision: 20, action };
+    let served = |m: &Mappings| [0, 1].map(|cmem_extent| m.table().lookup(CN1, cmem_extent));
+    let kept = {
+        let mut m = with_content(pool(spec.clone(), 8));
+        m.accept(seen, &[leader(2, 22, 1, Vec::new())]).unwrap();
+        let action = NodeAction::UnmapCmem(mapping(CN1, 1, &[1, 2]));
+        apply(&mut m, &NodeCommand { seq: 2, term: 2, revision: 15, action }).unwrap();
+        register(&mut m, &listed);
+        assert_eq!((served(&m), extents_to_report(&m)), ([Some(MpExtent(0)), None], vec![1]));
+        assert_eq!(m.held().iter().map(|held| held.bytes).sum::<u64>(), EXTENT);
+        let action = hand_over(&m, mapping(CN1, 2, &[2]), mapping(CN2, 9, &[2]));
+        apply(&mut m, &issued(6, action)).unwrap();
+        assert!(error(&m).contains("gmm release-orphans"), "{}", error(&m));
+        assert_eq!((m.table().lookup(CN2, 9), extents_to_report(&m)), (None, vec![1, 2]));
+        register(&mut m, &listed);
+        assert_eq!((served(&m), extents_to_report(&m)), ([Some(MpExtent(0)), None], vec![1, 2]));
+        KeptMemory::of(&m)
+    };
+    let mut m = Mappings::open(pool(spec, 8), listed.watermark).0;
+    m.resume_kept(kept.translations(m.table().pool().incarnation()));
+    register(&mut m, &listed);
+    assert_eq!((served(&m), extents_to_report(&m)), ([Some(MpExtent(0)), None], vec![1]));
+    let [orphan] = m.orphans_to_report().try_into().unwrap();
+    apply(&mut m, &issued(6, NodeAction::UnmapCmem(orphan))).unwrap();
+    apply(&mut m, &issued(7, NodeAction::MapCmem(mapping(CN1, 1, &[1])))).unwrap();
+    assert_eq!((done(&m), served(&m)), (vec![6, 7], [Some(MpExtent(0)), Some(MpExtent(1))]));
+}
+
 #[test]
 fn what_is_kept_for_nobody_outlives_a_restart_of_the_node() {
     let dir = tempfile::tempdir().unwrap();

@@ -15,6 +15,8 @@
 //!   assigned to no CN, and not zeroed until a command of the manager unmaps it
 //! * memory that is neither listed nor free waits for a command that names its mapping; a command that names another
 //!   mapping there, from a store that lacks the use in between, makes an orphan of it and fails
+//! * memory that a restored store names, and that was unmapped and zeroed since the copy of the store was made, is an
+//!   orphan too: its content is lost, and is not served as zeros
 //! * mappings that no manager has confirmed for [`AUTHORISATION_MS`] are no longer served; their content is kept, and
 //!   they are served again when a manager lists them
 
@@ -220,6 +222,9 @@ impl Mappings {
         let keep: HashSet<Translation> = listed.flatten().collect();
         let leaving = self.table().iter().filter(|held| !keep.contains(held)).collect();
         self.leaving = leaving;
+        if self.restored {
+            self.orphan_emptied(keep);
+        }
     }
 
     /// Accepts a manager if its `terms` prove that its store contains all that this node has seen.
@@ -235,7 +240,7 @@ impl Mappings {
         let bytes = self.table().pool().extent_bytes();
         let mut held: BTreeMap<FabricCnId, u64> = BTreeMap::new();
         let kept = self.orphans.values().chain(self.withheld.values()).copied();
-        for t in self.table().iter().chain(kept) {
+        for t in self.table().iter().chain(kept.filter(|t| t.cmem_extent & self.beyond_cmem() == 0)) {
             if let Some(cn) = fabric_cn(t.cn) {
                 *held.entry(cn).or_default() += bytes;
             }
@@ -308,6 +313,9 @@ impl Mappings {
                 Ok(translations) => wanted.extend(translations),
                 Err(error) => tracing::error!(region = %mapping.region, %error, "cannot serve a region"),
             }
+        }
+        if self.keeps_content {
+            self.orphan_emptied(wanted.iter().copied());
         }
         let free: HashSet<u64> = answer.unowned.iter().collect();
         if self.shares != answer.shares {
@@ -449,6 +457,9 @@ impl Mappings {
             NodeAction::HandOver(hand_over) => {
                 let former = self.former(hand_over)?;
                 self.orphan_strangers(&translations, &former);
+                if self.keeps_content {
+                    self.orphan_emptied(former.iter().copied());
+                }
                 for (before, t) in former.iter().zip(&translations) {
                     let stranger =
                         |held: &&Translation| !held.is_same_place(before) && !held.is_same_place(t);
@@ -582,6 +593,33 @@ impl Mappings {
                 self.unreported = true;
             }
         }
+    }
+
+    /// Makes orphans of the extents `named` by a restored store of which this node has no record, neither for that mapping
+    /// nor for another one: they were unmapped and zeroed since the copy of the store was made.
+    fn orphan_emptied(&mut self, named: impl IntoIterator<Item = Translation>) {
+        let (beyond, before) = (self.beyond_cmem(), self.orphans.len());
+        for t in named {
+            let extent = t.mp_extent;
+            let is_withheld = self.withheld.contains_key(&extent);
+            if self.writer.owner(extent).is_none() && !is_withheld && !self.orphans.contains_key(&extent) {
+                // At no address that a manager lists, so that a later registration does not serve the zeros.
+                self.orphans.insert(extent, Translation { cmem_extent: t.cmem_extent | beyond, ..t });
+            }
+        }
+        let count = self.orphans.len() - before;
+        if count > 0 {
+            self.unreported = true;
+            tracing::warn!(
+                extents = count,
+                "the manager's copy of its store lists memory that was unmapped and zeroed after the copy was made: its content is lost"
+            );
+        }
+    }
+
+    /// Bit of a CMem extent's number that is set at no address of a compute node.
+    fn beyond_cmem(&self) -> u64 {
+        1 << (48 - self.table().extent_shift())
     }
 
     fn conclude(&mut self, seq: u64, error: Option<String>) {
