@@ -31,6 +31,7 @@
 //! | [`leases`] | regions that exist for one program each |
 //! | [`events`], [`refusals`] | log messages for the engine's events; refusals that may pass by themselves |
 //! | [`user_shares`] | shares of one user in resources that all users need |
+//! | [`workers`] | which worker serves what, and which workers a change concerns |
 //! | [`untrusted`] | words that another process can write at any time |
 
 #![cfg_attr(not(test), no_std)]
@@ -55,3 +56,4 @@ pub mod refusals;
 pub mod transfers;
 pub mod untrusted;
 pub mod user_shares;
+pub mod workers;

@@ -18,6 +18,7 @@ use cxloe_cn::worker::{WorkerHandle, WorkerOptions, WorkerResults, Workers};
 use cxloe_cn_core::attach::{SessionKeys, SessionSettings};
 use cxloe_cn_core::backing::Preference;
 use cxloe_cn_core::engine::Engine;
+use cxloe_cn_core::workers::ending_stages;
 use cxloe_cxl::HandOver;
 use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
@@ -212,13 +213,13 @@ fn recording_of(path: PathBuf, worker: u8) -> PathBuf {
     path.with_extension(format!("{worker}{}", extension.unwrap_or_default()))
 }
 
-/// Ends the workers, the first one last, because the sessions of the others are parts of the first worker's
-/// sessions.
+/// Ends the workers, stage by stage.
 fn end(mut handles: Vec<WorkerHandle>) -> Result<(), LinkError> {
-    let others = handles.split_off(1);
-    others.iter().for_each(WorkerHandle::stop);
-    let mut results: Vec<_> = others.into_iter().map(WorkerHandle::join).collect();
-    handles.iter().for_each(WorkerHandle::stop);
-    results.extend(handles.into_iter().map(WorkerHandle::join));
+    let mut results = Vec::with_capacity(handles.len());
+    for stage in ending_stages(handles.len()) {
+        let ending: Vec<WorkerHandle> = handles.drain(stage).collect();
+        ending.iter().for_each(WorkerHandle::stop);
+        results.extend(ending.into_iter().map(WorkerHandle::join));
+    }
     results.into_iter().collect()
 }

@@ -13,7 +13,7 @@
 //!
 //! * [`thread`]: the thread.
 //! * [`order`]: orders from control to a worker, and their results.
-//! * [`workers`]: orders to all workers, and the choice of the worker for a region.
+//! * [`workers`]: orders to all workers, divided as `cxloe_cn_core::workers` decides.
 //! * [`placement`]: the CPU of the thread.
 //! * [`sleeper`]: waiting for the link, the clients and control in one system call.
 

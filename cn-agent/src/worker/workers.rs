@@ -1,12 +1,5 @@
-//! Orders to all workers of the agent, and the choice of the worker that serves an address, a region or a
-//! space.
-//!
-//! ```text
-//!   address --band--> worker                    (a region lies in one band)
-//!   space   --low bits of its number--> worker  (set when the space is created)
-//! ```
-//!
-//! Workers share nothing. An order for all of them is sent to each, and their reports are added up.
+//! Orders to all workers of the agent. Which worker serves an address or a space, and which workers a change concerns,
+//! is decided by [`cxloe_cn_core::workers`]. An order for all workers is sent to each, and their reports are added up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +7,7 @@ use std::time::Duration;
 
 use cxloe_client::message::{AgentCounters, Session, WorkerCounters};
 use cxloe_cn_core::attachments::{AttachmentChange, worker_of};
+use cxloe_cn_core::workers::{self, FollowOrder, orders_for};
 use cxloe_paging::Spaces;
 
 use super::order::{Orders, OrdersGone, WorkerOrder, WorkerReport, ask, ask_until_taken, report};
@@ -50,15 +44,14 @@ impl Workers {
     /// Returns a random number for a new space of worker `index`; [`of_space`](Self::of_space) derives the
     /// worker from it.
     pub fn space_number(&self, index: usize) -> u64 {
-        let random: u64 = rand::random();
-        random - random % NUMBERED + index as u64
+        workers::space_number(rand::random(), index)
     }
 
     /// Returns the worker that serves space `id`. The number contains the worker that had the space at first. The space
     /// may have another worker after a restart of the agent with another number of workers, or if its region has got
     /// another address, so all workers are asked.
     pub async fn of_space(&self, id: u64) -> &Orders {
-        let hinted = &self.0[(id % NUMBERED) as usize % self.0.len()];
+        let hinted = &self.0[workers::first_worker_of_space(id, self.count())];
         if self.0.len() == 1 {
             return hinted;
         }
@@ -119,26 +112,12 @@ impl Workers {
     }
 
     fn follow_one(&self, change: &AttachmentChange) -> Result<(), OrdersGone> {
-        let order = || WorkerOrder::Follow(Box::new(change.clone()));
-        let region = match change {
-            AttachmentChange::Keys(_) | AttachmentChange::Hold(_) => {
-                return self.iter().try_for_each(|orders| orders.give(order()));
-            }
-            AttachmentChange::Attach(region)
-            | AttachmentChange::Extend { attachment: region, .. }
-            | AttachmentChange::Legs(region)
-            | AttachmentChange::RestoredLegs(region)
-            | AttachmentChange::Move(region)
-            | AttachmentChange::Drain { attachment: region, .. }
-            | AttachmentChange::Drop(region) => region,
-        };
-        let index = worker_of(region.hpa, self.count());
-        // Sessions of the other workers are parts of the first worker's sessions, so the first worker has to open its
-        // sessions with these memory nodes.
-        if index > 0 && adds_memory_nodes(change) {
-            self.0[0].give(WorkerOrder::OpenSessions(Box::new(region.clone())))?;
-        }
-        self.0[index].give(order())
+        orders_for(change, self.count()).try_for_each(|(worker, order)| {
+            self.0[worker].give(match order {
+                FollowOrder::Apply(change) => WorkerOrder::Follow(Box::new(change.clone())),
+                FollowOrder::OpenSessions(region) => WorkerOrder::OpenSessions(Box::new(region.clone())),
+            })
+        })
     }
 
     /// Has all workers report when no operation is in flight that began before the manager's changes up to `event`. If
@@ -151,7 +130,7 @@ impl Workers {
 
     /// Last event of the manager for which no worker has an operation in flight that began before the event's changes.
     pub fn quiet(&self) -> u64 {
-        self.iter().map(|orders| orders.quiet().get()).min().unwrap_or(0)
+        workers::quiet_event(self.iter().map(|orders| orders.quiet().get()))
     }
 
     /// Number of the first worker that does not confirm within `wait_limit` that it takes orders; `None` if all do.
@@ -202,21 +181,6 @@ fn counters_of(reports: Vec<WorkerReport>) -> AgentCounters {
         WorkerCounters { worker, cpu, cpu_time_ns, counters }
     });
     AgentCounters { all, workers: workers.collect() }
-}
-
-/// A space's number modulo this constant is the number of its worker. The constant is the maximum number of
-/// workers of a node.
-const NUMBERED: u64 = cxloe_wire::frame::SHARDS_MAX as u64;
-
-/// Whether the change may put parts of the region on memory nodes that the region did not use before.
-fn adds_memory_nodes(change: &AttachmentChange) -> bool {
-    matches!(
-        change,
-        AttachmentChange::Attach(_)
-            | AttachmentChange::Extend { .. }
-            | AttachmentChange::Legs(_)
-            | AttachmentChange::RestoredLegs(_)
-    )
 }
 
 /// Appends the worker's number to the names of its sessions, except for worker 0.

@@ -18,8 +18,8 @@ use super::{Attachment, Attachments, HPA_ALIGN, HPA_FIRST, HPA_LIMIT, WINDOW_MIN
 
 /// Number of bands: as many as a node may have workers, since each worker has a shard of its own.
 const BANDS: u64 = SHARDS_MAX as u64;
-/// Size of a band in bytes.
-const BAND: u64 = HPA_LIMIT / BANDS;
+/// Size in bytes of a band, the range of addresses that has one worker.
+pub const BAND: u64 = HPA_LIMIT / BANDS;
 /// Window of a region as a multiple of its size, before rounding up to a power of two.
 const WINDOW_FACTOR: u64 = 4;
 /// Maximum number of regions recorded as about to move to this node. Beyond this number, the region whose name sorts

@@ -35,7 +35,7 @@ use cxloe_fabric::model::{
 use serde::{Deserialize, Serialize};
 
 use crate::backing::{Backing, Preference};
-pub use addresses::worker_of;
+pub use addresses::{BAND, worker_of};
 pub use backings::BackingQuery;
 pub use reach::reach;
 pub(crate) use reach::reach_of;
@@ -118,6 +118,22 @@ pub enum AttachmentChange {
     Hold(bool),
     /// Public keys of all memory nodes by MAC address; `None` for revoked ones.
     Keys(BTreeMap<Mac, Option<PublicKey>>),
+}
+
+impl AttachmentChange {
+    /// Region that the change concerns; `None` for a change of the whole node.
+    pub fn attachment(&self) -> Option<&Attachment> {
+        match self {
+            AttachmentChange::Attach(attachment)
+            | AttachmentChange::Extend { attachment, .. }
+            | AttachmentChange::Legs(attachment)
+            | AttachmentChange::RestoredLegs(attachment)
+            | AttachmentChange::Move(attachment)
+            | AttachmentChange::Drain { attachment, .. }
+            | AttachmentChange::Drop(attachment) => Some(attachment),
+            AttachmentChange::Hold(_) | AttachmentChange::Keys(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -434,6 +434,21 @@ impl Engine {
         self.peers.iter().map(status).collect()
     }
 
+    /// Addresses of both ends of each session: this node's, and the memory node's.
+    pub fn session_ends(&self) -> impl Iterator<Item = (Mac, Mac)> {
+        self.peers.iter().map(|peer| (peer.own, peer.mac))
+    }
+
+    /// HPAs of the lines that the engine has: in its cache, in any state, and stranded ones. For checks that no other
+    /// engine of this node has them.
+    pub fn cached_lines(&self) -> impl Iterator<Item = u64> {
+        let cached = self.core.cache.iter().flat_map(|cache| {
+            let used = cache.places().filter(move |place| cache.state(*place) != LineState::Invalid);
+            used.map(move |place| cache.line(place) * LINE_SIZE as u64)
+        });
+        cached.chain(self.core.stranded.values().map(|line| line.hpa))
+    }
+
     #[inline]
     pub fn counters(&self) -> EngineCounters {
         self.core.counters
