@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use cxloe_cn_core::attachments::{BAND, worker_of};
 use cxloe_fabric::hdm::{Granularity, Ways};
 
 use crate::memory_node::EXTENT;
@@ -72,6 +73,21 @@ impl Layout {
             set
         };
         Layout { sets: members.map(set).collect(), parts: (0..mns).collect() }
+    }
+
+    /// Moves each set to a band of addresses of its own, so that workers in turn serve the sets.
+    pub(crate) fn in_bands(mut self) -> Layout {
+        (0..).zip(&mut self.sets).for_each(|(band, set)| set.base += band * BAND);
+        self
+    }
+
+    /// Returns the layout of the sets that this one of `workers` workers serves, by the address at which a set begins:
+    /// a client finds the worker by the address of each line.
+    pub(crate) fn of_worker(&self, worker: usize, workers: usize) -> Layout {
+        let its = self.sets.iter().filter(|set| worker_of(set.base, workers) == worker);
+        let mut layout = Layout { sets: its.cloned().collect(), parts: Vec::new() };
+        layout.count();
+        layout
     }
 
     /// Returns the sets in ascending order of HPA.
@@ -154,6 +170,18 @@ mod tests {
             assert!(seen.iter().all(|end| *end == EXTENT));
             assert_eq!(layout.place(17 * EXTENT), None);
         }
+    }
+
+    #[test]
+    fn workers_divide_the_sets() {
+        let layout = Layout::new(5, None, 0);
+        assert_eq!(layout.of_worker(0, 1), layout);
+        assert_eq!(layout.of_worker(1, 2).parts(), [0; 0], "all sets are in one band");
+        let layout = layout.in_bands();
+        let parts: Vec<_> = (0..2).map(|worker| layout.of_worker(worker, 2).parts().to_vec()).collect();
+        assert_eq!(parts, [vec![0, 2, 4], vec![1, 3]]);
+        let last = layout.hpa(3, EXTENT - 64);
+        assert_eq!((layout.place(last), worker_of(last, 2)), (Some((3, EXTENT - 64)), 1));
     }
 
     #[test]

@@ -12,8 +12,9 @@
 //!   |   manager: state machine, committed state        killed before and after commits |
 //!   +--------^------------------------------------------------------^------------------+
 //!            | registrations, commands, results                     | registrations, regions, released ranges
-//!   memory nodes: mappings, page table,                    compute nodes: attachments, engine, cache, and a program
-//!   pool, service                                          of operations; or a pager, and programs over a kernel
+//!   memory nodes: mappings, page table,                    compute nodes: attachments; one to four workers, each with
+//!   pool, service                                          an engine, cache, and a program of operations; or a pager,
+//!            |                                             and programs over a kernel
 //!            |                                                      |
 //!            +---------- network: loss, reordering, cuts, late copies ----------+
 //! ```
@@ -35,6 +36,8 @@
 //!   an error for a lost page; threads that wait for a page are woken.
 //! * A station without a registered key gets no session, forged and replayed frames have no effect, a node with a
 //!   revoked key is no longer served, and no nonce is used twice under one key.
+//! * A line, a region, a mapped region and a session of a compute node are used by one of its workers alone, and no line
+//!   is cached by two.
 //! * No compute node sleeps while one of its timers is due: its thread sleeps and wakes as an agent's worker does, or
 //!   as a program with a port.
 //! * After all regions were destroyed, nothing is left of them, and all buffers are empty.

@@ -54,6 +54,9 @@ pub struct Overrides {
     /// Number of compute nodes
     pub cns: Option<u8>,
 
+    /// Number of workers of each compute node
+    pub workers: Option<u8>,
+
     /// Number of memory nodes
     pub mns: Option<u8>,
 
@@ -135,6 +138,7 @@ impl Overrides {
             set(&mut cn.depth, self.depth.map(usize::from));
             set(&mut cn.pause, self.think);
             set(&mut cn.streams, self.streams);
+            set(&mut cn.workers, self.workers);
             set(&mut cn.cache, self.cache.map(line_cache));
         }
         for mn in &mut plan.mns {
@@ -152,6 +156,10 @@ impl Overrides {
             && self.corrupt.is_none_or(|p| p.get() <= HARMLESS_LOSS)
             && (self.burst, self.faults, self.fifo, self.service_rate) == (None, None, None, None)
             && (self.delay, self.jitter, self.link_rate, self.cns) == (None, None, None, None);
+        plan.limit_queues();
+        if self.mns.is_none() {
+            plan.give_each_worker_a_region();
+        }
         plan.all_succeed &= tame;
         plan.mistake = self.plant;
     }
@@ -173,6 +181,7 @@ impl Overrides {
             option("link-rate", self.link_rate),
             option("faults", self.faults),
             option("cns", self.cns),
+            option("workers", self.workers),
             option("mns", self.mns),
             option("ways", self.ways),
             option("granularity", self.granularity),

@@ -5,6 +5,7 @@ mod interleaved;
 mod managed;
 mod network_profile;
 mod queues;
+mod workers;
 
 use std::time::Duration;
 
@@ -104,12 +105,15 @@ pub struct CnPlan {
     pub multi: bool,
     /// Maximum number of operations that the program submits in direct succession.
     pub together: usize,
-    /// Number of the link's queues, a power of two; each queue has a MAC address and sessions of its own.
+    /// Number of the queues of a worker's link, a power of two; each queue has a MAC address and sessions of its own.
     pub queues: u8,
     /// Wait style of the thread that calls the node's engine.
     pub wait: WaitStyle,
-    /// True if the program itself calls the engine, through a port; otherwise an agent's worker does.
+    /// True if the program itself calls the engine, through a port; otherwise an agent's worker does. Without effect at a
+    /// node with several workers.
     pub by_port: bool,
+    /// Number of workers, each with an engine and `queues` queues of its own.
+    pub workers: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -150,6 +154,7 @@ impl Plan {
         plan.pack(&mut Random::part(seed, 4));
         plan.give_queues(&mut Random::part(seed, 6));
         plan.vary_waiting(&mut Random::part(seed, 8));
+        plan.give_workers(&mut Random::part(seed, 9));
         // These scenarios test the sequence numbers of a single session. With keys, rekeying would replace
         // that session.
         let one_session = matches!(plan.scenario, Scenario::Calm | Scenario::Late | Scenario::Congested);
@@ -218,6 +223,7 @@ impl Plan {
                 queues: 1,
                 wait: WaitStyle::Sleep,
                 by_port: false,
+                workers: 1,
             })
             .collect();
         Plan {
@@ -253,6 +259,7 @@ impl Plan {
             queues: 1,
             wait: WaitStyle::Sleep,
             by_port: false,
+            workers: 1,
         };
         Plan {
             seed,
@@ -436,6 +443,7 @@ impl Plan {
             queues: 1,
             wait: WaitStyle::Sleep,
             by_port: false,
+            workers: 1,
         };
         self.cns = vec![cn; 4 + r.below(5) as usize];
         self.batch = 16;

@@ -11,6 +11,7 @@ use cxloe_fabric::hdm::Granularity;
 use cxloe_wire::frame::{Command, Header, LINE_SIZE, Mac, Message};
 
 use crate::named::named;
+use crate::trace::Name;
 
 named! {
     /// A rule that nodes break on purpose; a memory node does so unless stated otherwise.
@@ -59,6 +60,10 @@ named! {
         /// After a compute node has followed an order of the manager, it sleeps as it had decided before the
         /// order arrived
         SleepsOnOrders = "sleeps-on-orders",
+        /// Compute nodes with several workers give each region to a second worker too
+        SharesRegions = "shares-regions",
+        /// All workers of a compute node have their sessions from the addresses of the first
+        SharesSessions = "shares-sessions",
     }
 }
 
@@ -97,7 +102,7 @@ pub(crate) struct FaultPlanter {
     /// Requests received so far, the newest last.
     seen: VecDeque<Vec<u8>>,
     writes: u64,
-    /// Line that each compute node has written last, with the content before that write.
+    /// Line that was written last from each address of a compute node, with the content before that write.
     last: HashMap<Mac, (u64, [u8; LINE_SIZE])>,
     /// Line to overwrite once the service has handled the frame, with the content to write.
     undo: Option<(Mac, u64, [u8; LINE_SIZE])>,
@@ -119,6 +124,7 @@ impl FaultPlanter {
         let Some(header) = Header::parse(frame) else { return true };
         let again = self.seen.iter().any(|seen| seen == frame);
         let request = Command::from_u8(header.command);
+        let cn = Name::owner(header.src);
         // Of several writes in one frame, only the first is affected.
         let write = match Message::parse(frame) {
             Ok((_, Message::WriteReq { data })) => Some(*data),
@@ -129,21 +135,21 @@ impl FaultPlanter {
             PlantedFault::LosesWrites if write.is_some() => {
                 self.writes += u64::from(!again);
                 if !again && self.writes.is_multiple_of(LOSES_EVERY) {
-                    self.undo = lines.get(header.src, header.addr).map(|old| (header.src, header.addr, old));
+                    self.undo = lines.get(cn, header.addr).map(|old| (cn, header.addr, old));
                 }
             }
             PlantedFault::RepeatsWrites if again => {
-                self.undo = write.map(|data| (header.src, header.addr, data));
+                self.undo = write.map(|data| (cn, header.addr, data));
             }
             PlantedFault::ForgetsAnswers if again && request < Some(Command::Hello) => return false,
             PlantedFault::RollsBack if write.is_some() && !again => {
-                if let Some(before) = lines.get(header.src, header.addr) {
+                if let Some(before) = lines.get(cn, header.addr) {
                     self.last.insert(header.src, (header.addr, before));
                 }
             }
             PlantedFault::RollsBack if request == Some(Command::Start) => {
                 let last = self.last.remove(&header.src);
-                self.undo = last.map(|(cmem, before)| (header.src, cmem, before));
+                self.undo = last.map(|(cmem, before)| (cn, cmem, before));
             }
             _ => {}
         }

@@ -35,6 +35,8 @@ figures! {
     operations,
     /// Operations that the cache completed at once.
     at_once,
+    /// Operations and parts of pages that ended at workers after the first.
+    later_workers,
     /// Operations that each cover one piece of an address range over several memory nodes.
     shared_parts,
     /// Flushes that wrote back all modified lines.

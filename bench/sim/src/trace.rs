@@ -131,6 +131,20 @@ impl Name {
     pub const fn mn(index: usize) -> Mac {
         Mac([2, 0, 0, 0, 1, index as u8])
     }
+
+    /// Returns the compute node's shard with this address: the node's own address, and the number of the shard. `None`
+    /// for an address of another node, and for that of the compute node itself.
+    fn shard(mac: Mac) -> Option<(Mac, u8)> {
+        // The inverse of `Mac::shard`.
+        let [first, 0, 0, 0, 0, last] = mac.0 else { return None };
+        let (shard, local) = (first >> 4, first & 0xF);
+        (shard > 0 && local == 2).then(|| (Name::cn(last.wrapping_sub(shard).into()), shard))
+    }
+
+    /// Returns the address of the compute node that has this address or a shard with it; another node's as it is.
+    pub fn owner(mac: Mac) -> Mac {
+        Name::shard(mac).map_or(mac, |(owner, _)| owner)
+    }
 }
 
 impl fmt::Display for Name {
@@ -138,12 +152,11 @@ impl fmt::Display for Name {
         match self.0.0 {
             [2, 0, 0, 0, 0, index] => f.pad(&format!("cn{index}")),
             [2, 0, 0, 0, 1, index] => f.pad(&format!("mn{index}")),
-            // A compute node with several queues has further addresses, derived by `Mac::shard`; this is one of them.
-            [first, 0, 0, 0, 0, last] if first & 0xF == 2 => {
-                let shard = first >> 4;
-                f.pad(&format!("cn{}.{shard}", last.wrapping_sub(shard)))
-            }
-            _ => f.pad(&self.0.to_string()),
+            // A compute node with several queues or workers has further addresses; this may be one of them.
+            _ => match Name::shard(self.0) {
+                Some((owner, shard)) => f.pad(&format!("{}.{shard}", Name(owner))),
+                None => f.pad(&self.0.to_string()),
+            },
         }
     }
 }
@@ -201,6 +214,15 @@ mod tests {
         assert_eq!(short.digest(), long.digest());
         short.log(Time(5), "cn0", || "another".into());
         assert_ne!(short.digest().1, long.digest().1);
+    }
+
+    #[test]
+    fn shards_have_the_name_of_their_node() {
+        for (cn, shard) in [(0, 1), (7, 3), (0, 15)] {
+            let mac = Name::cn(cn).shard(shard);
+            assert_eq!((Name(mac).to_string(), Name::owner(mac)), (format!("cn{cn}.{shard}"), Name::cn(cn)));
+        }
+        assert_eq!((Name::owner(Name::cn(3)), Name::owner(Name::mn(3))), (Name::cn(3), Name::mn(3)));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Region changes from the manager: the simulated node applies them to its engine as `cn-agent`'s worker
-//! does, and records the values that lines may have afterwards.
+//! Orders of a node's control: the simulated worker carries them out at its engine as `cn-agent`'s worker does, and
+//! records the values that lines may have afterwards.
 
 use std::ops::Range;
 
@@ -11,6 +11,8 @@ use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
 use super::Program;
+use super::managed::{Order, Orders};
+use super::ownership::Structure;
 use crate::layout::Set;
 use crate::node_context::NodeContext;
 use crate::planted_fault::PlantedFault;
@@ -24,19 +26,35 @@ fn addresses(attachment: &Attachment) -> Range<u64> {
 }
 
 impl Program {
-    /// Applies the region changes of the manager's last answer to `engine`, as `cn-agent`'s worker does between two
-    /// rounds of its loop.
+    /// Carries out the orders that wait, as `cn-agent`'s worker does between two rounds of its loop.
     pub fn follow_orders(&mut self, engine: &mut Engine, now: Time) {
-        let Some(changes) = self.orders.take() else { return };
-        changes.into_iter().for_each(|change| self.apply_change(engine, change, now));
+        let Some(Orders { waiting, event }) = self.orders.take() else { return };
+        waiting.into_iter().for_each(|order| self.carry_out(engine, order, now));
         if let Some(managed) = &mut self.managed {
-            managed.followed(engine);
+            managed.followed(engine, event);
+        }
+    }
+
+    /// Carries out one order of the node's control.
+    pub fn carry_out(&mut self, engine: &mut Engine, order: Order, now: Time) {
+        match order {
+            Order::Apply(change) => self.apply_change(engine, change, now),
+            Order::OpenSessions(attachment) => {
+                let name = &attachment.region.name;
+                self.trace.log(now, Name(self.name), || format!("open sessions for {name}"));
+                if let Some(managed) = &self.managed {
+                    managed.station.open_sessions(engine, &attachment, now);
+                }
+            }
         }
     }
 
     /// Applies one region change to the engine, and to the record of what lines may contain.
-    pub fn apply_change(&mut self, engine: &mut Engine, change: AttachmentChange, now: Time) {
-        self.trace.log(now, Name(self.mac), || description(&change));
+    fn apply_change(&mut self, engine: &mut Engine, change: AttachmentChange, now: Time) {
+        self.trace.log(now, Name(self.name), || description(&change));
+        if let Some(attachment) = change.attachment() {
+            self.uses.record(Structure::Region(attachment.hpa));
+        }
         let Some(managed) = &mut self.managed else { return };
         match change {
             AttachmentChange::Attach(attachment) => match managed.drains.attach(engine, Box::new(attachment))
@@ -64,7 +82,7 @@ impl Program {
             {
                 // With this planted fault, the region is reported as drained before its modified lines are written
                 // back.
-                managed.attachments.drained(ticket);
+                managed.drained.push(ticket);
                 managed.station.detach(engine, &attachment.region, attachment.hpa);
                 let parts = self.layout.remove(addresses(&attachment));
                 self.give_up(&parts);
@@ -180,9 +198,11 @@ impl Program {
     }
 
     /// Returns the incarnation (random number that identifies the content of its pool) that the last session with
-    /// memory node `mn` reported.
+    /// memory node `mn` reported. The first worker may have had a session before it has a region there.
     fn session_of(&self, mn: usize) -> Option<u64> {
-        self.regions.iter().filter(|region| region.origin.mn == mn).find_map(|region| region.session)
+        let mut known = self.regions.iter().filter(|region| region.origin.mn == mn);
+        let reported = || self.reported.get(&Name::mn(mn)).and_then(|reported| reported.incarnation);
+        known.find_map(|region| region.session).or_else(reported)
     }
 
     /// Records that the content at these addresses is lost.
@@ -213,7 +233,7 @@ impl Program {
         match drained {
             None => {}
             Some(Drained::Tell(ticket)) => {
-                managed.attachments.drained(ticket);
+                managed.drained.push(ticket);
                 let at = managed.tickets.iter().position(|(known, ..)| *known == ticket);
                 let (_, hpa, window) = at.and_then(|at| managed.tickets.remove(at)).expect("a known ticket");
                 managed.moving.retain(|(at, _)| *at != hpa);

@@ -7,9 +7,10 @@ use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
 use super::paged::{PAGE, words};
-use super::{ComputeNode, Program};
+use super::{ComputeNode, Program, Worker};
 use crate::node_context::NodeContext;
 use crate::operation::OperationKind;
+use crate::planted_fault::PlantedFault;
 use crate::tally::Tally;
 use crate::trace::Name;
 use crate::verdict::{Moment, check_error};
@@ -47,6 +48,9 @@ impl Program {
             return Ok(());
         }
         let mut ended = std::mem::take(&mut self.ended);
+        if self.worker > 0 {
+            tally.figures.later_workers += ended.outcomes.len() as u64;
+        }
         let mut rest = ended.data.as_slice();
         for (id, outcome) in ended.outcomes.drain(..) {
             let outcome = outcome.map(|len| {
@@ -78,16 +82,19 @@ impl Program {
     ) -> Result<(), InvariantViolation> {
         let user = id.number();
         let Some(at) = self.under_way.iter().position(|(number, _)| Some(*number) == user) else {
-            return Err(InvariantViolation::Rule(format!("{}: operation {id:?} ends twice", Name(self.mac))));
+            return Err(InvariantViolation::Rule(format!(
+                "{}: operation {id:?} ends twice",
+                Name(self.name)
+            )));
         };
         let (user, op) = self.under_way.remove(at);
         let user = u64::from(user);
-        self.trace.log(now, Name(self.mac), || match outcome {
+        self.trace.log(now, Name(self.name), || match outcome {
             Ok(_) => format!("{op}: done after {:?}", now - op.at),
             Err(error) => format!("{op}: FAILED after {:?}, {error}", now - op.at),
         });
         tally.figures.operations += 1;
-        let broken = |why: String| InvariantViolation::at(self.mac, &op, why);
+        let broken = |why: String| InvariantViolation::at(self.name, &op, why);
         let region = &mut self.regions[op.region];
         if region.life == op.life {
             if op.lost && outcome.is_ok() {
@@ -151,8 +158,9 @@ impl Program {
         part: usize,
         around: NodeContext<'_>,
     ) -> Result<(), InvariantViolation> {
-        if self.paged.is_some() {
-            // If programs have mapped the region, `finish` compares all of its pages together.
+        // If programs have mapped the region, `finish` compares all of its pages together. If a fault is planted by which
+        // another worker writes lines of the region too, the check of owners must reveal it.
+        if self.paged.is_some() || self.mistake == Some(PlantedFault::SharesRegions) {
             return Ok(());
         }
         let region = &mut self.regions[part];
@@ -160,7 +168,7 @@ impl Program {
         if !region.lost && region.born == Some(mn.config.incarnation) && !around.is_taken_away(region) {
             for line in 0..self.shape.lines() {
                 let broken = |why: String| {
-                    InvariantViolation::Rule(format!("{}, {}: {why}", Name(self.mac), Name(mn.mac)))
+                    InvariantViolation::Rule(format!("{}, {}: {why}", Name(self.name), Name(mn.mac)))
                 };
                 let data = mn.line(self.mac, region.cmem + self.shape.offset(line));
                 let data = data.ok_or_else(|| broken(format!("line {line} has no memory")))?;
@@ -207,19 +215,43 @@ impl Program {
         let Some(paged) = &mut self.paged else { return Ok(0) };
         let work = paged.turn(engine, now, tx);
         match paged.broken() {
-            Some(why) => Err(InvariantViolation::Rule(format!("{}: {why}", Name(self.mac)))),
+            Some(why) => Err(InvariantViolation::Rule(format!("{}: {why}", Name(self.name)))),
             None => Ok(work),
         }
     }
 }
 
 impl ComputeNode {
-    /// Returns true if all programs are idle and all their writes are at the memory nodes.
+    /// Returns true if all programs with mapped memory are idle and all their writes are at the memory nodes.
     ///
     /// # Errors
     /// Returns a violation if a memory node lacks written data.
     pub fn finish(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
-        let Some(paged) = &mut self.program.paged else { return Ok(true) };
+        let mut done = true;
+        for worker in &mut self.workers {
+            done &= worker.finish(now, around)?;
+        }
+        Ok(done)
+    }
+
+    /// Writes all cached lines of all workers back and compares them with the pools; call this when no operation is in
+    /// flight. Returns true when both are done.
+    ///
+    /// # Errors
+    /// Returns a violation if a pool lacks written data, or a line cannot be written back.
+    pub fn flush(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
+        let mut done = true;
+        for worker in &mut self.workers {
+            done &= worker.flush(now, around)?;
+        }
+        Ok(done)
+    }
+}
+
+impl Worker {
+    fn finish(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
+        let Program { mac, name, layout, regions, paged, .. } = &mut self.program;
+        let Some(paged) = paged else { return Ok(true) };
         if paged.is_finished() {
             return Ok(true);
         }
@@ -232,27 +264,25 @@ impl ComputeNode {
             let mut content = [0; PAGE as usize];
             for (line, data) in (0..).zip(content.as_chunks_mut::<LINE_SIZE>().0) {
                 let hpa = base + u64::from(page) * PAGE + line * LINE_SIZE as u64;
-                let (part, dpa) = self.program.layout.place(hpa).expect("the region is there");
-                let region = &self.program.regions[part];
-                let stored = around.node_of(region).line(self.mac, region.cmem + dpa);
+                let (part, dpa) = layout.place(hpa).expect("the region is there");
+                let region = &regions[part];
+                let stored = around.node_of(region).line(*mac, region.cmem + dpa);
                 *data = stored.ok_or_else(|| {
-                    InvariantViolation::Rule(format!("{}: page {page} has no memory", Name(self.mac)))
+                    InvariantViolation::Rule(format!("{}: page {page} has no memory", Name(*name)))
                 })?;
             }
             let found = words(&content);
             if found != expected {
-                let mac = Name(self.mac);
+                let name = Name(*name);
                 return Err(InvariantViolation::Rule(format!(
-                    "{mac}: page {page} is {found:?} at its memory nodes, not {expected:?}"
+                    "{name}: page {page} is {found:?} at its memory nodes, not {expected:?}"
                 )));
             }
         }
         Ok(true)
     }
 
-    /// Writes all cached lines back and compares them with the pools; call this when no operation is in
-    /// flight. Returns true when both are done.
-    pub fn flush(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
+    fn flush(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
         self.waking.wake_soon(now);
         let flushed = self.engine.flush(now, self.link.transmit());
         self.link.flush().expect("a simulated link");
@@ -261,7 +291,7 @@ impl ComputeNode {
             Ok(false) | Err(EngineError::NotConnected(_)) => Ok(false),
             Err(error) => Err(InvariantViolation::Rule(format!(
                 "{}: flush fails without reason: {error}",
-                Name(self.mac)
+                Name(self.program.name)
             ))),
         }
     }

@@ -1,32 +1,27 @@
-//! A compute node's connection to the simulated manager: the messages come from [`Follow`], the code that `cn-agent`
-//! uses. The state file survives the end of the process.
+//! A compute node's control: its connection to the simulated manager, whose messages come from [`Follow`], the code that
+//! `cn-agent` uses; and the orders to its workers, divided as `cn-agent` divides them ([`cxloe_cn_core::workers`]). The
+//! state file survives the end of the process.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::{SessionKeys, SessionSettings};
-use cxloe_cn_core::attachments::{AttachmentChange, Attachments};
-use cxloe_cn_core::drain::Drains;
-use cxloe_cn_core::engine::Engine;
+use cxloe_cn_core::attachments::{AttachmentChange, Attachments, worker_of};
 use cxloe_cn_core::follow::{Follow, ManagerAnswer as Followed, ManagerRequest as Asked};
-use cxloe_cn_core::quiet::QuietMark;
+use cxloe_cn_core::workers::{orders_for, quiet_event};
 use cxloe_fabric::api::{ErrorCode, RegisterComputeNode};
 use cxloe_fabric::model::{CnId, Name, Region, RegionState, Watermark};
 use cxloe_gmm_core::manager::FabricState;
 use cxloe_gmm_core::manager::liveness::NodeKey;
-use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::machine::{ContractBreach, StateMachine};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::RequesterConfig;
 use cxloe_wire::time::Time;
 
 use super::ComputeNode;
+use super::managed::{Managed, Order};
 use crate::control::message::{Caller, ControlMessage, ManagerCall, ManagerReply};
 use crate::control::network::ControlNetwork;
 use crate::control::port::Port;
 use crate::node_context::NodeContext;
-use crate::node_keys::key_of;
 use crate::planted_fault::PlantedFault;
 use crate::trace::{self, Trace};
 use crate::violation::InvariantViolation;
@@ -34,54 +29,39 @@ use crate::violation::InvariantViolation;
 /// Maximum time from a failed attempt to reach the manager to the next attempt.
 const AGAIN: Duration = Duration::from_millis(3);
 
-/// Maximum number of memory nodes in a run.
-const MNS_MAX: usize = 16;
-
 /// A compute node's connection to the manager, and the regions that the manager has assigned to the node.
-pub(super) struct Managed {
-    pub attachments: Attachments,
-    pub drains: Drains,
-    pub station: SessionSettings,
-    /// Regions being released: the manager's ticket, the first address and the number of bytes of each.
-    pub tickets: VecDeque<(u64, u64, u64)>,
-    /// Regions being moved or released: first address, and the time at which that began.
-    pub moving: Vec<(u64, Time)>,
-    pub mistake: Option<PlantedFault>,
+pub(super) struct Control {
+    attachments: Attachments,
+    workers: usize,
+    mistake: Option<PlantedFault>,
     port: Port,
     follow: Follow,
     /// Time until which the node waits before it registers with the manager.
     paused_until: Option<Time>,
-    quiet_mark: QuietMark,
-    /// Number of the newest applied event such that all operations in flight at its application have ended.
+    /// Number of the newest event that is quiet at all workers.
     quiet: u64,
-    /// Number of the last event that the node has applied.
-    told_event: u64,
     random: Random,
     trace: Trace,
 }
 
-impl Managed {
-    pub fn new(index: usize, config: &RequesterConfig, random: Random, trace: Trace) -> Managed {
-        let own = config.identity.own;
-        Managed {
-            attachments: Attachments::default(),
-            drains: Drains::default(),
-            station: SessionSettings {
-                own,
-                ethertype: ETHERTYPE_DEFAULT,
-                max_frame: config.max_frame,
-                streams: config.streams,
-                instance: config.instance,
-                key: None,
-                keys: keys_of(config),
-                timing: config.timing,
-            },
-            tickets: VecDeque::new(),
-            moving: Vec::new(),
+impl Control {
+    /// Makes the control of the node with this index, which has `workers` workers.
+    pub fn new(
+        index: usize,
+        workers: usize,
+        config: &RequesterConfig,
+        random: Random,
+        trace: Trace,
+    ) -> Control {
+        let mut attachments = Attachments::default();
+        attachments.set_workers(workers);
+        Control {
+            attachments,
+            workers,
             mistake: None,
             port: Port::new(Caller::Cn(index)),
             follow: Follow::new(RegisterComputeNode {
-                cn_id: CnId::new(own.0).expect("a unicast address"),
+                cn_id: CnId::new(config.identity.own.0).expect("a unicast address"),
                 name: name(index),
                 udp: None,
                 key: None,
@@ -90,9 +70,7 @@ impl Managed {
                 seen: Watermark::default(),
             }),
             paused_until: Some(Time::ZERO),
-            quiet_mark: QuietMark::default(),
             quiet: 0,
-            told_event: 0,
             random,
             trace,
         }
@@ -137,15 +115,13 @@ impl Managed {
 
     /// Describes the connection, for the message about a run that does not end.
     pub fn state(&self) -> String {
-        let letting_go = self.attachments.is_draining();
-        format!("{:?}, letting go {letting_go}, drains {}", self.follow, !self.drains.is_empty())
+        format!("{:?}, letting go {}", self.follow, self.attachments.is_draining())
     }
 
     /// Returns true if the node has received all events up to `last_event` and has no request left to send.
     pub fn is_quiet(&self, last_event: u64) -> bool {
         self.follow.is_syncing()
             && self.follow.after_event() == last_event
-            && self.drains.is_empty()
             && !self.attachments.is_draining()
             && self.attachments.released().is_empty()
     }
@@ -216,35 +192,17 @@ impl Managed {
         }
     }
 
-    /// Records that all received events are applied. When the operations that are now in flight have ended, the node
-    /// reports to the manager that the last of these events is quiet.
-    pub fn followed(&mut self, engine: &mut Engine) {
-        if self.told_event != self.follow.after_event() {
-            self.told_event = self.follow.after_event();
-            self.quiet_mark.follow(self.told_event);
-        }
-        self.poll_quiet(engine);
-    }
-
-    /// Checks whether the operations that were in flight at the last call of [`followed`](Self::followed) have ended.
-    pub fn poll_quiet(&mut self, engine: &mut Engine) {
-        self.quiet = self.quiet_mark.poll(engine).unwrap_or(self.quiet);
-    }
-
     /// Starts a new process from the content of its state file, and returns the region changes by which it
     /// attaches its regions.
     fn restart(&mut self, instance: u64, now: Time, net: &mut ControlNetwork) -> Vec<AttachmentChange> {
         self.hang_up(now, net);
         self.port.hang_up();
-        self.station.instance = instance;
         self.follow.node_mut().instance_id = instance;
-        (self.quiet, self.told_event, self.quiet_mark) = (0, 0, QuietMark::default());
+        self.quiet = 0;
         // The state passes through the format of its file, as it does between real processes.
         let file = serde_json::to_vec(&self.attachments).expect("a state file");
         self.attachments = serde_json::from_slice(&file).expect("what was just written");
-        self.drains = Drains::default();
-        self.tickets.clear();
-        self.moving.clear();
+        self.attachments.set_workers(self.workers);
         self.pause(now);
         self.attachments.begin()
     }
@@ -256,8 +214,8 @@ impl ComputeNode {
     /// # Errors
     /// Returns the breach of the contract of machines.
     pub fn check_machines(&self) -> Result<(), InvariantViolation> {
-        let managed = self.program.managed.as_ref().filter(|managed| managed.paused_until.is_none());
-        let Some(left) = managed.and_then(|managed| managed.follow.undrained()) else { return Ok(()) };
+        let control = self.control.as_ref().filter(|control| control.paused_until.is_none());
+        let Some(left) = control.and_then(|control| control.follow.undrained()) else { return Ok(()) };
         let (name, breach) = (trace::Name(self.mac), ContractBreach::Undrained(left));
         Err(InvariantViolation::Rule(format!("{name} {breach}")))
     }
@@ -265,48 +223,91 @@ impl ComputeNode {
     /// Returns true if a manager controls the node, and the node has a region and has received the latest change of its
     /// regions in the store `state`.
     pub fn has_followed(&self, state: &FabricState) -> bool {
-        self.program.managed.as_ref().is_some_and(|managed| managed.has_followed(state))
+        self.control.as_ref().is_some_and(|control| control.has_followed(state))
     }
 
     /// Returns the watermark of the events that the node has received; `None` if no manager controls the node.
     pub fn seen(&self) -> Option<Watermark> {
-        self.program.managed.as_ref().map(|managed| managed.attachments.seen())
+        self.control.as_ref().map(|control| control.attachments.seen())
     }
 
     /// Replaces the killed process by a new one with the same state file.
     pub(super) fn restart_managed(&mut self, now: Time, net: &mut ControlNetwork) {
-        let instance = self.requesters[0].instance;
-        let Some(managed) = &mut self.program.managed else { return };
-        let changes = managed.restart(instance, now, net);
-        let attached = self.program.layout.remove(0..u64::MAX);
-        self.program.give_up(&attached);
-        changes.into_iter().for_each(|change| self.program.apply_change(&mut self.engine, change, now));
+        let instance = self.parameters.requesters[0].instance;
+        let Some(control) = &mut self.control else { return };
+        let changes = control.restart(instance, now, net);
+        for program in self.workers.iter_mut().map(|worker| &mut worker.program) {
+            program.managed.iter_mut().for_each(|managed| managed.restart(instance));
+            let attached = program.layout.remove(0..u64::MAX);
+            program.give_up(&attached);
+        }
+        for (worker, order) in changes.iter().flat_map(|change| self.orders_for(change)).collect::<Vec<_>>() {
+            self.workers[worker].carry_out(order, now);
+        }
+        self.take_results();
+    }
+
+    /// Returns the orders by which workers carry out a change, each with the number of its worker.
+    fn orders_for(&self, change: &AttachmentChange) -> Vec<(usize, Order)> {
+        let workers = self.workers.len();
+        let orders = orders_for(change, workers).map(|(worker, order)| (worker, Order::from(order)));
+        let mut orders: Vec<_> = orders.collect();
+        let mistake = self.control.as_ref().and_then(|control| control.mistake);
+        if workers > 1
+            && mistake == Some(PlantedFault::SharesRegions)
+            && let Some(attachment) = change.attachment()
+        {
+            // With this planted fault, a second worker gets the region too.
+            let second = (worker_of(attachment.hpa, workers) + 1) % workers;
+            orders.push((second, Order::Apply(change.clone())));
+        }
+        orders
+    }
+
+    /// Takes the workers' results: the regions that they have drained, and the event that is quiet at all of them.
+    pub(super) fn take_results(&mut self) {
+        let Some(control) = &mut self.control else { return };
+        let managed = self.workers.iter().filter_map(|worker| worker.program.managed.as_ref());
+        control.quiet = quiet_event(managed.map(Managed::quiet));
+        let managed = self.workers.iter_mut().filter_map(|worker| worker.program.managed.as_mut());
+        for ticket in managed.flat_map(|managed| managed.drained.drain(..)) {
+            control.attachments.drained(ticket);
+        }
     }
 
     /// Sends the requests to the manager that are due, unless the node is paused.
     pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
-        if let Some(managed) = self.program.managed.as_mut().filter(|_| now >= self.paused_until) {
-            managed.work(now, net);
+        if let Some(control) = self.control.as_mut().filter(|_| now >= self.paused_until) {
+            control.work(now, net);
         }
     }
 
-    /// Handles an answer from the manager, and wakes the worker to apply the region changes in it.
+    /// Handles an answer from the manager, and wakes the workers to carry out the orders that follow from it.
     pub fn handle(&mut self, call: u64, answer: ManagerReply, now: Time, net: &mut ControlNetwork) {
-        let Some(managed) = &mut self.program.managed else { return };
-        let Some(changes) = managed.handle(call, answer, now) else { return };
-        self.program.orders.get_or_insert_default().extend(changes);
-        self.waking.wake();
-        managed.ask(now, net);
+        let Some(control) = &mut self.control else { return };
+        let Some(changes) = control.handle(call, answer, now) else { return };
+        let event = control.follow.after_event();
+        control.ask(now, net);
+        for (worker, order) in changes.iter().flat_map(|change| self.orders_for(change)).collect::<Vec<_>>() {
+            self.workers[worker].program.orders.get_or_insert_default().waiting.push(order);
+        }
+        for worker in &mut self.workers {
+            worker.program.orders.get_or_insert_default().event = event;
+            worker.waking.wake();
+        }
     }
 
     /// Returns true if the node has received and applied all of the manager's events.
     pub fn is_quiet(&self, around: NodeContext<'_>) -> bool {
-        let Some(managed) = &self.program.managed else { return true };
-        let node = around.state.and_then(|state| state.compute_nodes.get(&managed.cn()));
-        self.program.orders.is_none()
-            && node.is_some_and(|node| {
-                node.registration == managed.follow.registration() && managed.is_quiet(node.regions_event)
-            })
+        let Some(control) = &self.control else { return true };
+        let node = around.state.and_then(|state| state.compute_nodes.get(&control.cn()));
+        let mut programs = self.workers.iter().map(|worker| &worker.program);
+        programs.all(|program| {
+            let drains = |managed: &Managed| !managed.drains.is_empty();
+            program.orders.is_none() && !program.managed.as_ref().is_some_and(drains)
+        }) && node.is_some_and(|node| {
+            node.registration == control.follow.registration() && control.is_quiet(node.regions_event)
+        })
     }
 
     /// Checks that the node's regions are those in the manager's committed state.
@@ -314,10 +315,10 @@ impl ComputeNode {
     /// # Errors
     /// Returns the disagreement.
     pub fn check_regions(&self, around: NodeContext<'_>) -> Result<(), InvariantViolation> {
-        let (Some(managed), Some(state)) = (&self.program.managed, around.state) else { return Ok(()) };
-        let broken = |why: String| Err(InvariantViolation::Rule(format!("{}: {why}", managed.name())));
-        let listed = managed.attachments.list();
-        let own: Vec<_> = state.regions.values().filter(|region| region.owner == managed.cn()).collect();
+        let (Some(control), Some(state)) = (&self.control, around.state) else { return Ok(()) };
+        let broken = |why: String| Err(InvariantViolation::Rule(format!("{}: {why}", control.name())));
+        let listed = control.attachments.list();
+        let own: Vec<_> = state.regions.values().filter(|region| region.owner == control.cn()).collect();
         // A region may be disabled before its owner has received it; its owner then has no address for the region.
         let usable = |region: &&&Region| region.state != RegionState::Disabled;
         for region in own.iter().filter(usable) {
@@ -343,15 +344,4 @@ impl ComputeNode {
 
 pub(crate) fn name(index: usize) -> Name {
     Name::new(format!("cn{index}")).expect("letters and digits")
-}
-
-/// Returns the key of a compute node with this configuration, and the public keys of all memory nodes.
-fn keys_of(config: &RequesterConfig) -> SessionKeys {
-    let mut keys = SessionKeys::none(0.into());
-    if let Some(pair) = &config.keys {
-        keys.own = Some(Arc::clone(&pair.own));
-        keys.epoch_ns = pair.epoch_ns;
-        keys.named = (0..MNS_MAX).map(trace::Name::mn).map(|mac| (mac, key_of(mac).public())).collect();
-    }
-    keys
 }

@@ -12,6 +12,7 @@ use cxloe_wire::machine::StateMachine;
 use cxloe_wire::time::Time;
 
 use super::Program;
+use super::ownership::Structure;
 use crate::node_context::NodeContext;
 use crate::operation::{Operation, OperationKind, Purpose};
 use crate::register::content;
@@ -73,16 +74,16 @@ impl Program {
         self.next_user += 1;
         match self.make(&op, number, engine, now, tx, around) {
             Ok(None) => {
-                self.trace.log(now, Name(self.mac), || format!("{op}: sent"));
+                self.trace.log(now, Name(self.name), || format!("{op}: sent"));
                 self.under_way.push((number, op));
             }
             Ok(Some(data)) => {
-                self.trace.log(now, Name(self.mac), || format!("{op}: done at once"));
+                self.trace.log(now, Name(self.name), || format!("{op}: done at once"));
                 tally.figures.at_once += 1;
                 tally.figures.flushes += u64::from(op.kind == OperationKind::Flush);
                 if op.lost && op.kind != OperationKind::Flush {
                     return Err(InvariantViolation::at(
-                        self.mac,
+                        self.name,
                         &op,
                         "it was done at once, but its region is lost",
                     ));
@@ -90,7 +91,7 @@ impl Program {
                 if op.kind == OperationKind::Read {
                     let registers = &mut self.regions[op.region].registers;
                     let read = registers.read_ended(op.line, user, &data, false);
-                    read.map_err(|why| InvariantViolation::at(self.mac, &op, why))?;
+                    read.map_err(|why| InvariantViolation::at(self.name, &op, why))?;
                 }
             }
             Err(IssueRefusal::Broken(broken)) => return Err(broken),
@@ -102,7 +103,7 @@ impl Program {
                     tally.figures.busy += 1;
                     if now - op.at > self.wait_limit {
                         let why = format!("it is refused as busy for {:?}", now - op.at);
-                        return Err(InvariantViolation::at(self.mac, &op, why));
+                        return Err(InvariantViolation::at(self.name, &op, why));
                     }
                     self.pending = Some(op);
                     self.put_off = (self.put_off * 2).clamp(PAUSE_MIN, BUSY_MAX);
@@ -112,10 +113,10 @@ impl Program {
                     // that.
                     self.issue_at = if due > now { again.min(due) } else { again };
                 } else {
-                    self.trace.log(now, Name(self.mac), || format!("{op}: refused, {error}"));
+                    self.trace.log(now, Name(self.name), || format!("{op}: refused, {error}"));
                     let (region, moment) = (&self.regions[op.region], Moment { sent: false, ended: false });
                     check_error(&op, error, region, around, &mut tally.figures, moment)
-                        .map_err(|why| InvariantViolation::at(self.mac, &op, why))?;
+                        .map_err(|why| InvariantViolation::at(self.name, &op, why))?;
                     let wait = AFTER_ERROR.as_nanos() as u64;
                     self.issue_at = now + AFTER_ERROR + Duration::from_nanos(self.random.below(9 * wait));
                 }
@@ -169,7 +170,7 @@ impl Program {
         let why = || {
             InvariantViolation::Rule(format!(
                 "{}: {left} lines from {hpa:#x} on are in no piece",
-                Name(self.mac)
+                Name(self.name)
             ))
         };
         self.parts.pop_front().filter(|_| left == 0).ok_or_else(why)
@@ -203,7 +204,7 @@ impl Program {
     }
 
     fn astray(&self, piece: &Segment, why: &str) -> InvariantViolation {
-        InvariantViolation::Rule(format!("{}: {why}: {piece:?}", Name(self.mac)))
+        InvariantViolation::Rule(format!("{}: {why}: {piece:?}", Name(self.name)))
     }
 
     /// Submits an operation to the engine. If the operation completes at once, returns the data of a read, or
@@ -220,6 +221,12 @@ impl Program {
         let id = RequestId::Number(number);
         const NOTHING: [u8; LINE_SIZE] = [0; LINE_SIZE];
         let hpa = self.layout.hpa(op.region, self.shape.offset(op.line));
+        if self.uses.are_recorded() {
+            for line in op.lines() {
+                let hpa = self.layout.hpa(op.region, self.shape.offset(line));
+                self.uses.record(Structure::Line(hpa));
+            }
+        }
         let registers = &mut self.regions[op.region].registers;
         if op.is_read() {
             op.lines().for_each(|line| registers.read_issued(line, number.into()));
@@ -234,7 +241,7 @@ impl Program {
                 match engine.burst_read(&piece, id, now, tx)? {
                     BurstRead::Sent => Ok(None),
                     BurstRead::Alike(_) | BurstRead::Here(_) => {
-                        Err(InvariantViolation::at(self.mac, op, "somebody maps it").into())
+                        Err(InvariantViolation::at(self.name, op, "somebody maps it").into())
                     }
                 }
             }
@@ -253,7 +260,7 @@ impl Program {
                 let data: Vec<u8> = values.clone().flat_map(content).collect();
                 let piece = engine.segment(hpa, (u64::BITS - mask.leading_zeros()) as usize);
                 if engine.burst_write(&piece, mask, &data, id, now, tx)? == Write::Done {
-                    return Err(InvariantViolation::at(self.mac, op, "somebody maps it").into());
+                    return Err(InvariantViolation::at(self.name, op, "somebody maps it").into());
                 }
                 op.lines().zip(values).for_each(|(line, value)| registers.write_issued(line, value));
                 Ok(None)

@@ -1,11 +1,10 @@
-//! The program of a compute node: its operations, its regions with their expected content, and the steps that
-//! it takes in a round of the engine.
+//! The program at a worker of a compute node: its operations, its regions with their expected content, and the steps
+//! that it takes in a round of the engine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::time::Duration;
 
-use cxloe_cn_core::attachments::AttachmentChange;
 use cxloe_cn_core::engine::{Engine, EngineEvent, Sink};
 use cxloe_cn_core::node::{Frames, Users};
 use cxloe_net::Link;
@@ -16,7 +15,8 @@ use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
 use super::ending::CompletedOperations;
-use super::following::Managed;
+use super::managed::{Managed, Orders};
+use super::ownership::Uses;
 use super::paged::Paged;
 use crate::layout::Layout;
 use crate::node_context::NodeContext;
@@ -38,12 +38,16 @@ pub(super) struct Reported {
     pub lost: bool,
 }
 
-/// Load of a compute node: either a program that reads and writes lines, and checks each against a register (the line's
+/// Load of a worker: either a program that reads and writes lines, and checks each against a register (the line's
 /// expected values), or programs with mapped memory.
 pub(super) struct Program {
     pub mac: Mac,
+    /// Address of the worker's first queue, by which the trace names the worker.
+    pub name: Mac,
     pub index: usize,
-    /// Number of operations still to be submitted.
+    /// Number of the worker, from 0.
+    pub worker: usize,
+    /// Number of operations still to be submitted, by the programs of all workers together.
     pub quota: u64,
     /// Time of the program's last round.
     pub now: Time,
@@ -77,12 +81,14 @@ pub(super) struct Program {
     pub wait_limit: Duration,
     pub all_succeed: bool,
     pub trace: Trace,
-    /// Connection to the manager; `None` with a static map.
+    /// Regions that the manager has assigned; `None` with a static map.
     pub managed: Option<Managed>,
-    /// Region changes from the manager that the worker has not applied yet; `None` if there are none.
-    pub orders: Option<Vec<AttachmentChange>>,
+    /// Orders that the worker has not carried out yet; `None` if there are none.
+    pub orders: Option<Orders>,
     /// Mapped memory; `None` for a program that submits operations.
     pub paged: Option<Box<Paged>>,
+    /// Structures used since the last check of their owners.
+    pub uses: Uses,
 }
 
 impl Program {
@@ -147,7 +153,7 @@ impl Program {
         tally: &mut Tally,
     ) -> Result<(), InvariantViolation> {
         while let Some(event) = engine.poll_event() {
-            self.trace.log(now, Name(self.mac), || match &event {
+            self.trace.log(now, Name(self.name), || match &event {
                 EngineEvent::Session { mac, event } => format!("session with {}: {event:?}", Name(*mac)),
                 EngineEvent::LegSilent { mac, .. } => format!("leg at {} silent", Name(*mac)),
                 EngineEvent::LegFilled { mac, .. } => format!("leg at {} filled", Name(*mac)),
@@ -201,7 +207,7 @@ impl Program {
     }
 
     fn broken(&self, mn: Mac, why: &str) -> InvariantViolation {
-        InvariantViolation::Rule(format!("{}, session with {}: {why}", Name(self.mac), Name(mn)))
+        InvariantViolation::Rule(format!("{}, session with {}: {why}", Name(self.name), Name(mn)))
     }
 }
 

@@ -1,11 +1,11 @@
-//! Times at which a compute node runs a round. Its thread sleeps in virtual time as [`IdlePolicy`] decides
-//! for the agent's worker, or [`Waiter`] for a port. Only the events in this table end the sleep.
+//! Times at which a worker of a compute node runs a round. Its thread sleeps in virtual time as [`IdlePolicy`] decides
+//! for the agent's workers, or [`Waiter`] for a port. Only the events in this table end the sleep.
 //!
-//! | wakes an agent | wakes a port |
+//! | wakes a worker | wakes a port |
 //! |---|---|
 //! | a frame | a frame |
 //! | the doorbell of a program with a new operation, a page fault | its program's next call |
-//! | a region change from the manager | |
+//! | an order of the node's control | |
 //! | the end of the sleep | the end of the sleep |
 //!
 //! A timer that is overdue while its node sleeps is a violation, and so is an output of the engine that is not taken
@@ -21,7 +21,7 @@ use cxloe_net::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::machine::{self, Deadline, StateMachine};
 use cxloe_wire::time::Time;
 
-use super::ComputeNode;
+use super::Worker;
 use super::program::{Program, SimulatedLink, Step};
 use crate::node_context::NodeContext;
 use crate::planted_fault::PlantedFault;
@@ -106,16 +106,14 @@ impl Program {
     }
 }
 
-impl ComputeNode {
-    /// Returns the time of the node's next action.
+impl Worker {
+    /// Returns the time of the worker's next action.
     pub fn deadline(&self) -> Time {
-        let control = self.program.managed.as_ref().and_then(|managed| managed.deadline());
         let rings = self.program.rings_at(self.waking.is_port());
-        let due = control.into_iter().chain(rings).chain([self.waking.until]).min();
-        due.unwrap_or(Time(u64::MAX)).max(self.paused_until)
+        rings.map_or(self.waking.until, |at| at.min(self.waking.until))
     }
 
-    /// Runs a round, unless the node sleeps or is paused. Returns true if the next round follows at once.
+    /// Runs a round, unless the worker sleeps. Returns true if the next round follows at once.
     ///
     /// # Errors
     /// Returns a violation found in the round.
@@ -126,24 +124,22 @@ impl ComputeNode {
         around: NodeContext<'_>,
         tally: &mut Tally,
     ) -> Result<bool, InvariantViolation> {
-        if now < self.paused_until || self.has_died() {
-            return Ok(false);
-        }
         let rings = self.program.rings_at(self.waking.is_port()).is_some_and(|at| now >= at);
         if now < self.waking.until && !rings && !self.link.holds(1) {
             return self.check_timers(now);
         }
         let found = self.round(now, batch, around, tally)?;
         self.program.stranded = self.program.stranded.max(self.engine.stranded());
+        self.look_at_uses();
         Ok(!self.has_died() && self.rest(now, found, around, tally)?)
     }
 
-    /// Checks that the node does not sleep while a timer is due. Without a violation, the result is false: no further
+    /// Checks that the worker does not sleep while a timer is due. Without a violation, the result is false: no further
     /// round is needed now.
     fn check_timers(&self, now: Time) -> Result<bool, InvariantViolation> {
         let due = self.program.timer(&self.engine);
         if self.waking.sleeps && due.at < now {
-            let (name, until) = (Name(self.mac), self.waking.until);
+            let (name, until) = (Name(self.program.name), self.waking.until);
             return Err(InvariantViolation::Rule(format!(
                 "{name} sleeps until {until}, but a timer was due: {due}"
             )));
@@ -159,7 +155,7 @@ impl ComputeNode {
         tally: &mut Tally,
     ) -> Result<Found, InvariantViolation> {
         let by_port = self.waking.is_port();
-        let ComputeNode { engine, link, program, .. } = self;
+        let Worker { engine, link, program, .. } = self;
         program.now = now;
         let mut link = SimulatedLink { link: &mut **link, now };
         let mut step = Step { program, around, tally, submits: !by_port, found: Ok(()) };
@@ -187,7 +183,7 @@ impl ComputeNode {
         around: NodeContext<'_>,
         tally: &mut Tally,
     ) -> Result<bool, InvariantViolation> {
-        let ComputeNode { engine, program, waking, .. } = self;
+        let Worker { engine, program, waking, .. } = self;
         let mut due = program.timer(engine).at;
         if program.mistake == Some(PlantedFault::ForgetsTimers) {
             due = Deadline::NEVER.at;
@@ -209,7 +205,7 @@ impl ComputeNode {
         };
         waking.sleeps = matches!(rest, Rest::Sleep(_));
         if waking.sleeps {
-            let name = Name(program.mac);
+            let name = Name(program.name);
             machine::check(engine, now)
                 .map_err(|breach| InvariantViolation::Rule(format!("{name} {breach}")))?;
         }

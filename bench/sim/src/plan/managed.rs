@@ -40,12 +40,19 @@ impl FabricPlan {
         self.whole && mn + 1 == plan.mns.len()
     }
 
-    /// Returns the regions that the operator keeps in existence: one for each interleave set of each compute
-    /// node.
+    /// Returns the number of extents of each memory node in the run. Space is as scarce with several workers as with
+    /// one.
+    pub(crate) fn pool_extents(&self, plan: &Plan) -> u64 {
+        self.extents * plan.workers_max() as u64
+    }
+
+    /// Returns the regions that the operator keeps in existence, in the order in which it makes them: one for each
+    /// interleave set of each worker of each compute node.
     pub(crate) fn desired_regions(&self, plan: &Plan) -> Vec<DesiredRegion> {
         let mns = plan.mns.len() - usize::from(self.whole);
-        let of = |cn: usize| {
+        let of = |worker: usize, cn: usize| {
             let layout = Layout::new(mns, plan.interleave, cn);
+            let first = (worker * layout.sets().len()) as u32;
             let wanted = |(set, at): (&Set, u32)| DesiredRegion {
                 name: ModelName::new(format!("cn{cn}-{at}")).expect("letters and digits"),
                 owner: CnId::new(Name::cn(cn).0).expect("a unicast address"),
@@ -54,9 +61,14 @@ impl FabricPlan {
                 on: set.parts.iter().map(|mn| memory_node::name(*mn)).collect(),
                 bytes: self.bytes,
             };
-            layout.sets().iter().zip(0..).map(wanted).collect::<Vec<_>>()
+            layout.sets().iter().zip(first..).map(wanted).collect::<Vec<_>>()
         };
-        (0..plan.cns.len()).flat_map(of).collect()
+        let mut regions = Vec::new();
+        for worker in 0..plan.workers_max() {
+            let nodes = plan.cns.iter().enumerate().filter(|(_, cn)| worker < usize::from(cn.workers));
+            nodes.for_each(|(cn, _)| regions.extend(of(worker, cn)));
+        }
+        regions
     }
 }
 

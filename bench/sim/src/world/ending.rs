@@ -48,11 +48,16 @@ impl World<'_> {
         // Flushes do not wait for the write-backs of removed regions, but these write-backs have to end too.
         self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::has_nothing_pending)))?;
         // A node whose session ended shortly before reconnects, even if no region uses the session any longer.
-        self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
+        self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::is_connected)))?;
         self.take_down(end)?;
-        let now = self.net.now();
-        self.cns.iter_mut().for_each(|cn| cn.close(now));
-        self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_closed())))?;
+        self.until(end, |world| {
+            let now = world.net.now();
+            let mut closed = true;
+            for cn in &mut world.cns {
+                closed &= cn.close(now);
+            }
+            Ok(closed)
+        })?;
         // A killed compute node sends no goodbye, and does not connect again to a memory node on which it has
         // no memory. Its session there has to time out.
         let silence = self.cns.iter().any(ComputeNode::was_killed);

@@ -31,6 +31,9 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// Limit on the virtual time of a run, in addition to the time that its operations need.
 const RUN_MAX: Duration = Duration::from_secs(600);
 
+/// Distance between the labels of the random numbers of two workers, above those of all other parts of a run.
+const WORKER_PART: u64 = 1_000_000;
+
 /// Pre-shared key, for runs in which frames are sealed but nodes have no keys.
 const KEY: &[u8] = b"sixteen bytes or more";
 
@@ -121,7 +124,8 @@ impl Maker<'_> {
             Some(fabric) => {
                 let kind = if fabric.is_whole(i, plan) { DeviceKind::Sld } else { DeviceKind::Mld };
                 let random = Random::part(plan.seed, 1000 + i as u64);
-                MemoryNode::managed(i, link, config, fabric.extents, kind, random, self.trace.clone())
+                let extents = fabric.pool_extents(plan);
+                MemoryNode::managed(i, link, config, extents, kind, random, self.trace.clone())
             }
         };
         mn.slow_down(node.service);
@@ -141,16 +145,19 @@ impl Maker<'_> {
         let (plan, seed) = (self.plan, self.plan.seed);
         let (own, node) = (self.cn_macs[i], &plan.cns[i]);
         let link = |shard| self.net.attach(own.shard(shard), node.port).expect("a new address");
-        let links = (0..node.queues).map(|shard| Box::new(link(shard)) as Box<dyn Link>).collect();
-        let link = join_simulated(links);
+        let end = |worker: u8| {
+            let shards = worker * node.queues..(worker + 1) * node.queues;
+            let links = shards.map(|shard| Box::new(link(shard)) as Box<dyn Link>).collect();
+            (join_simulated(links), self.random_of(10, i, worker.into()))
+        };
+        let ends = (0..node.workers).map(end).collect();
         let requesters = self.mn_macs.iter().map(|peer| self.requester(i, *peer)).collect();
         let layout = match &plan.fabric {
+            None if node.workers > 1 => Layout::new(self.mn_macs.len(), plan.interleave, i).in_bands(),
             None => Layout::new(self.mn_macs.len(), plan.interleave, i),
             Some(_) => Layout::default(),
         };
-        let random = Random::part(seed, 10 + i as u64);
-        let mut cn =
-            ComputeNode::new(i, link, node, requesters, layout, plan.shape, random, self.trace.clone());
+        let mut cn = ComputeNode::new(i, ends, node, requesters, &layout, plan.shape, self.trace);
         if plan.all_succeed {
             cn.expect_success();
         }
@@ -158,10 +165,16 @@ impl Maker<'_> {
             cn.follow_manager(Random::part(seed, 2000 + i as u64), self.trace.clone());
         }
         if let Some(paging) = node.paging {
-            cn.map(paging, Random::part(seed, 4000 + i as u64), Random::part(seed, 5200 + i as u64));
+            cn.map(paging, |worker| (self.random_of(4000, i, worker), self.random_of(5200, i, worker)));
         }
         plan.mistake.into_iter().for_each(|mistake| cn.plant(mistake));
         cn
+    }
+
+    /// Returns the random numbers of a worker of compute node `cn` for the purpose `what`. The first worker has those
+    /// that the node had before nodes could have several workers, so that each seed still gives the same run with one.
+    fn random_of(&self, what: u64, cn: usize, worker: usize) -> Random {
+        Random::part(self.plan.seed, what + cn as u64 + worker as u64 * WORKER_PART)
     }
 
     fn requester(&self, i: usize, peer: Mac) -> RequesterConfig {

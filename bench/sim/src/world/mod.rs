@@ -105,7 +105,7 @@ impl World<'_> {
 
     fn sample_rates(&mut self) {
         let now = self.net.now();
-        if now >= self.sample_at && self.cns.iter().any(|cn| cn.engine.is_connected()) {
+        if now >= self.sample_at && self.cns.iter().any(ComputeNode::is_connected) {
             self.sample_at = now + SAMPLE_EVERY;
             self.cns.iter_mut().for_each(|cn| cn.sample_paces(now, self.tally));
             if self.cns.iter().any(|cn| cn.quota() == 0) {

@@ -59,6 +59,10 @@ pub struct OverrideArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64), help_heading = "Nodes")]
     cns: Option<u8>,
 
+    /// Number of workers of each compute node
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16), help_heading = "Nodes")]
+    workers: Option<u8>,
+
     /// Number of memory nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16), help_heading = "Nodes")]
     mns: Option<u8>,
@@ -137,6 +141,7 @@ impl From<OverrideArgs> for Overrides {
             link_rate: args.link_rate,
             faults: args.faults,
             cns: args.cns,
+            workers: args.workers,
             mns: args.mns,
             operations: args.operations,
             ways: args.ways,
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn options_read_back_as_they_were() {
         let all = "--loss 1% --burst 0.1%/20% --duplicate 2% --reorder 0.5 --corrupt 0.01% --late 0.1% \
-                   --delay 1500ns --jitter 2us --link-rate 100Gbit --faults 3 --cns 4 --mns 2 --ways 2 --granularity 512 --operations 500 \
+                   --delay 1500ns --jitter 2us --link-rate 100Gbit --faults 3 --cns 4 --workers 2 --mns 2 --ways 2 --granularity 512 --operations 500 \
                    --depth 12 --think 20us --streams 3 --cache 4K --fifo 100 --threshold 50 --service-rate 2.5 \
                    --plant loses-writes";
         let overrides = parse(all);
@@ -187,6 +192,7 @@ mod tests {
         for wrong in [
             "--cns 0",
             "--cns 65",
+            "--workers 17",
             "--ways 5",
             "--granularity 100",
             "--loss 2",
