@@ -363,6 +363,43 @@ impl Port {
         })
     }
 
+    /// Reads ranges of equal length (whole lines), which begin at `hpas`, into `out`, one behind the other. Bursts of
+    /// several ranges are in flight at once, as many as [`set_depth`](Self::set_depth) allows.
+    ///
+    /// # Panics
+    /// If `out` cannot be divided into as many ranges.
+    pub fn read_ranges(&mut self, hpas: &[u64], out: &mut [u8]) -> Result<(), PortError> {
+        let bytes = out.len() / hpas.len().max(1);
+        assert_eq!(bytes * hpas.len(), out.len(), "ranges of equal length");
+        for hpa in hpas {
+            whole_lines(*hpa, bytes)?;
+        }
+        let mut left = hpas.iter().enumerate();
+        // The range in progress: its segments, its HPA, and its offset in `out`.
+        let (mut segment_iter, mut hpa, mut start) = (SegmentIter::new(0..0), 0, 0);
+        self.many(1, out, |engine, id, now, tx, out| {
+            let segment = loop {
+                if let Some(segment) = segment_iter.segment(engine, Direction::Read) {
+                    break segment;
+                }
+                let Some((index, next)) = left.next() else { return Ok(NextRequest::End) };
+                (segment_iter, hpa, start) =
+                    (SegmentIter::new(*next..*next + bytes as u64), *next, index * bytes);
+            };
+            let at = start + (segment.hpa - hpa) as usize;
+            let read = engine.burst_read(&segment, id, now, tx)?;
+            segment_iter.advance(&segment);
+            match read {
+                BurstRead::Sent => return Ok(NextRequest::Sent(PendingRequest { segment, at })),
+                BurstRead::Here(data) => segment.scatter(data, &mut out[at..]),
+                BurstRead::Alike(line) => {
+                    segment.scatter([line; BURST_LINES_MAX][..segment.lines].as_flattened(), &mut out[at..])
+                }
+            };
+            Ok(NextRequest::Done)
+        })
+    }
+
     /// Writes `data` (whole lines) from `hpa` on, in bursts as large as a frame permits, to all memory nodes of the
     /// range at once.
     pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), PortError> {

@@ -61,8 +61,8 @@ fn on(link: Box<dyn Link>) -> Outcome<Port> {
     Ok(port)
 }
 
-/// Writes the whole region by bursts and some of its lines individually, and checks all data with bursts and single
-/// reads.
+/// Writes the whole region by bursts and some of its lines individually, and checks all data with bursts, of one range and
+/// of several out of order, and single reads.
 fn check(port: &mut Port, seed: u8) -> Outcome {
     let mut all: Vec<u8> =
         (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8 ^ seed).collect();
@@ -76,6 +76,15 @@ fn check(port: &mut Port, seed: u8) -> Outcome {
     port.read_bytes(HPA, &mut back)?;
     if let Some(line) = (0..all.len() / 64).find(|line| all[line * 64..][..64] != back[line * 64..][..64]) {
         return Err(format!("line {line} holds other bytes").into());
+    }
+    // Ranges that begin and end within pages, the last one first.
+    const RANGE: usize = 3 * 4096 + 64;
+    let starts: Vec<usize> = (0..all.len() / RANGE).rev().map(|range| range * RANGE).collect();
+    let hpas: Vec<u64> = starts.iter().map(|start| HPA + *start as u64).collect();
+    let mut back = vec![0; starts.len() * RANGE];
+    port.read_ranges(&hpas, &mut back)?;
+    for (start, found) in starts.iter().zip(back.chunks(RANGE)) {
+        ensure(*found == all[*start..start + RANGE], format!("the range at {start} holds other bytes"))?;
     }
     for line in (0..REGION / 64).step_by(31) {
         ensure(port.read(HPA + line * 64)? == all[line as usize * 64..][..64], format!("line {line}"))?;
