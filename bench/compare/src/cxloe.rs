@@ -2,22 +2,27 @@
 //! and a manager.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::{EngineError, Read, RequestId, Sink};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, LinkConfig, Middlewares};
 use cxloe_port::connect::{Access, ConnectOptions, Connected};
-use cxloe_port::port::Port;
+use cxloe_port::port::{Port, PortError};
 use cxloe_port::rate_control::RateControl;
+use cxloe_wire::frame::PAGE_LINES;
 
 use super::error::PeerError;
 use super::measured::Measured;
-use super::pattern::{LINE, Plan};
 use super::peer::{Facts, Peer};
+use super::pipeline::Pipeline;
+use super::plan::Plan;
 use super::site::Site;
 use super::stage::{FAR, FAR_INTERFACE, NEAR, NEAR_INTERFACE, Running, Stage};
-use super::store::{AccessUnit, Store, drive};
+use super::store::{Store, drive};
+use super::unit::{AccessUnit, LINE};
 use cxloe_lab::{LabPrivilege, program};
 
 const MANAGER: &str = "http://10.77.0.1:7440";
@@ -51,7 +56,8 @@ impl Peer for Cxloe {
             waits: "both ends spin if each has a core of its own",
             copies: "memory node into a frame, kernel between the rings of the two sockets, port out of a frame",
             verified: "each frame's AES-128-GCM tag (with --insecure its CRC-32C) on arrival; every byte read",
-            figures: "uncached lines through the line port; a page is one burst read; write64 until acknowledged",
+            figures: "uncached lines through the line port; a page is one burst read, and of 1 MiB --depth frames are in \
+                      flight; write64 until acknowledged",
         }
     }
 
@@ -87,7 +93,7 @@ impl Peer for Cxloe {
         })?;
         let Connected { mut port, hpa, lease, .. } = connected;
         port.set_depth(plan.depth);
-        let mut store = Region { port, hpa };
+        let mut store = Region { port, hpa, depth: plan.depth, hits: Vec::new() };
         let found = drive(&mut store, &stage.content, plan, &stage.interrupt)?;
         store.port.close()?;
         lease.end()?;
@@ -130,14 +136,23 @@ impl Cxloe {
 struct Region {
     port: Port,
     hpa: u64,
+    depth: usize,
+    /// Slots and content of reads that ended when they began.
+    hits: Vec<(u32, Line)>,
+}
+
+impl Region {
+    fn at(&self, unit: AccessUnit, index: usize) -> u64 {
+        self.hpa + (index * unit.bytes()) as u64
+    }
 }
 
 impl Store for Region {
     fn read(&mut self, unit: AccessUnit, index: usize, out: &mut [u8]) -> Result<(), PeerError> {
-        let at = self.hpa + (index * unit.bytes()) as u64;
+        let at = self.at(unit, index);
         match unit {
             AccessUnit::Line => out.copy_from_slice(&self.port.read(at)?),
-            AccessUnit::Page => self.port.read_bytes(at, out)?,
+            AccessUnit::Page | AccessUnit::Stretch => self.port.read_bytes(at, out)?,
         }
         Ok(())
     }
@@ -147,10 +162,24 @@ impl Store for Region {
         Ok(self.port.write(self.hpa + (index * LINE) as u64, line)?)
     }
 
-    fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError> {
-        let hpas: Vec<u64> = indices.iter().map(|index| self.hpa + (index * LINE) as u64).collect();
-        self.port.read_batch(&hpas, out.as_chunks_mut::<LINE>().0)?;
-        Ok(Some(()))
+    fn read_many(
+        &mut self,
+        unit: AccessUnit,
+        indices: &[usize],
+        out: &mut [u8],
+    ) -> Result<Option<()>, PeerError> {
+        let hpas: Vec<u64> = indices.iter().map(|index| self.at(unit, *index)).collect();
+        if unit == AccessUnit::Line {
+            self.port.read_batch(&hpas, out.as_chunks_mut::<LINE>().0)?;
+            return Ok(Some(()));
+        }
+        // The port counts bursts, of which a page takes several if a frame cannot carry it.
+        let lines_max = self.port.engine().burst_read_lines_max(self.hpa).max(1);
+        let bursts = unit.bytes() / (PAGE_LINES * LINE) * PAGE_LINES.div_ceil(lines_max);
+        self.port.set_depth((unit.in_flight(self.depth) * bursts).min(self.depth));
+        let read = self.port.read_ranges(&hpas, out);
+        self.port.set_depth(self.depth);
+        Ok(read.map(Some)?)
     }
 
     fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
@@ -165,5 +194,64 @@ impl Store for Region {
 
     fn bulk_write(&mut self, all: &[u8]) -> Result<(), PeerError> {
         Ok(self.port.write_bytes(self.hpa, all)?)
+    }
+
+    fn pipeline(&mut self) -> Option<&mut dyn Pipeline> {
+        Some(self)
+    }
+}
+
+impl Pipeline for Region {
+    fn begin(&mut self, slot: u32, line: usize) -> Result<bool, PeerError> {
+        let at = self.at(AccessUnit::Line, line);
+        match self.port.start_read(at, slot) {
+            Ok(Read::Sent) => Ok(true),
+            Ok(Read::Hit(line)) => {
+                self.hits.push((slot, line));
+                Ok(true)
+            }
+            Err(EngineError::Busy) => Ok(false),
+            Err(e) => Err(PortError::from(e).into()),
+        }
+    }
+
+    fn take(&mut self, until: Instant, arrived: &mut dyn FnMut(u32, &[u8])) -> Result<(), PeerError> {
+        self.port.send().map_err(PortError::from)?;
+        let mut lines = ArrivedLines { arrived, count: self.hits.len(), failed: None };
+        self.hits.drain(..).for_each(|(slot, line)| (lines.arrived)(slot, &line));
+        loop {
+            // With a core of its own this thread spins. Else it may sleep beyond `until`, which counts as latency.
+            self.port.turn(&mut lines).map_err(PortError::from)?;
+            if let Some(error) = lines.failed {
+                return Err(PortError::from(error).into());
+            }
+            if lines.count > 0 || Instant::now() >= until {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Sink of reads in flight.
+struct ArrivedLines<'a> {
+    arrived: &'a mut dyn FnMut(u32, &[u8]),
+    count: usize,
+    failed: Option<EngineError>,
+}
+
+impl Sink for ArrivedLines<'_> {
+    fn read(&mut self, id: RequestId, data: &[u8]) {
+        if let Some(slot) = id.number() {
+            self.count += 1;
+            (self.arrived)(slot, data);
+        }
+    }
+
+    fn written(&mut self, _id: RequestId) {}
+
+    fn failed(&mut self, id: RequestId, error: EngineError) {
+        if id.number().is_some() {
+            self.failed.get_or_insert(error);
+        }
     }
 }

@@ -1,11 +1,15 @@
 //! Memory in a key-value store: common part of the clients of Redis and memcached, whose protocols differ.
 
+use std::collections::VecDeque;
 use std::io;
+use std::time::Instant;
 
 use super::error::PeerError;
-use super::pattern::{BLOCK, LINE};
-use super::store::{AccessUnit, Store};
+use super::pattern::BLOCK;
+use super::pipeline::Pipeline;
+use super::store::Store;
 use super::stream::PeerStream;
+use super::unit::{AccessUnit, LINE, STRETCH};
 
 /// Number of blocks in flight in bulk patterns.
 const BLOCKS_AHEAD: usize = 16;
@@ -34,12 +38,17 @@ pub struct Keyed<K> {
     depth: usize,
     request: Vec<u8>,
     line: Vec<u8>,
+    /// Requests for lines that were begun and not sent yet.
+    out: Vec<u8>,
+    /// Slots and keys of reads in flight, in the order of their answers.
+    begun: VecDeque<(u32, String)>,
 }
 
 impl<K: KeyValue> Keyed<K> {
     /// Makes a client for a connection that is already open; stream patterns have `depth` requests in flight.
     pub fn new(stream: PeerStream, words: K, depth: usize) -> Keyed<K> {
-        Keyed { stream, words, depth, request: Vec::new(), line: Vec::new() }
+        let (request, line, out) = (Vec::new(), Vec::new(), Vec::new());
+        Keyed { stream, words, depth, request, line, out, begun: VecDeque::new() }
     }
 
     fn failed(source: io::Error) -> PeerError {
@@ -127,6 +136,7 @@ fn kind(unit: AccessUnit) -> char {
     match unit {
         AccessUnit::Line => 'l',
         AccessUnit::Page => 'p',
+        AccessUnit::Stretch => 'm',
     }
 }
 
@@ -146,9 +156,14 @@ impl<K: KeyValue> Store for Keyed<K> {
         self.stored()
     }
 
-    fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError> {
-        let keys: Vec<String> = indices.iter().map(|index| format!("l{index}")).collect();
-        self.get_many(&keys, out, self.depth).map(Some)
+    fn read_many(
+        &mut self,
+        unit: AccessUnit,
+        indices: &[usize],
+        out: &mut [u8],
+    ) -> Result<Option<()>, PeerError> {
+        let keys: Vec<String> = indices.iter().map(|index| format!("{}{index}", kind(unit))).collect();
+        self.get_many(&keys, out, unit.in_flight(self.depth)).map(Some)
     }
 
     fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
@@ -166,7 +181,37 @@ impl<K: KeyValue> Store for Keyed<K> {
     }
 
     fn fill(&mut self, all: &[u8]) -> Result<(), PeerError> {
+        self.set_many(pieces('m', all, STRETCH), AccessUnit::Stretch.in_flight(self.depth))?;
         self.set_many(pieces('p', all, AccessUnit::Page.bytes()), self.depth)?;
         self.set_many(pieces('l', all, LINE), self.depth)
+    }
+
+    fn pipeline(&mut self) -> Option<&mut dyn Pipeline> {
+        Some(self)
+    }
+}
+
+impl<K: KeyValue> Pipeline for Keyed<K> {
+    fn begin(&mut self, slot: u32, line: usize) -> Result<bool, PeerError> {
+        let key = format!("l{line}");
+        self.words.get(&key, &mut self.out);
+        self.begun.push_back((slot, key));
+        Ok(true)
+    }
+
+    fn take(&mut self, until: Instant, arrived: &mut dyn FnMut(u32, &[u8])) -> Result<(), PeerError> {
+        self.stream.send(&self.out).map_err(Self::failed)?;
+        self.out.clear();
+        if !self.stream.has_data(until).map_err(Self::failed)? {
+            return Ok(());
+        }
+        let mut found = [0; LINE];
+        while self.stream.is_ahead()
+            && let Some((slot, key)) = self.begun.pop_front()
+        {
+            self.value(&key, &mut found)?;
+            arrived(slot, &found);
+        }
+        Ok(())
     }
 }

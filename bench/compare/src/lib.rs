@@ -9,8 +9,9 @@
 //!
 //! Peers that keep bytes (this system, sockets, Redis, memcached, a mapped block device) implement [`store::Store`];
 //! [`store::drive`] makes the same accesses to each, on request those of a recorded [`trace`] too, and checks every
-//! byte. Other peers (UCX, libfabric, perftest) come with their own measuring tools: the output of the tool is parsed,
-//! and figures that it does not print stay empty.
+//! byte. Loads follow a schedule (`load`) that counts the time of a read from the moment at which it was due. Other
+//! peers (UCX, libfabric, perftest) come with their own measuring tools: the output of the tool is parsed. Patterns
+//! that a peer cannot make are listed with the reasons (`absent_figure`).
 //!
 //! The results are a [`report::Comparison`]. With what the trials have noted in the [`Journal`], they make an
 //! [`archive`], by which others check and repeat them.
@@ -18,6 +19,7 @@
 // `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod absent_figure;
 pub mod archive;
 mod batch;
 pub mod cxloe;
@@ -25,6 +27,7 @@ mod error;
 mod journal;
 mod keyed;
 pub mod libfabric;
+mod load;
 mod mapped;
 mod measured;
 pub mod memcached;
@@ -33,8 +36,11 @@ pub mod nvme;
 pub mod pattern;
 pub mod peer;
 mod picture;
+mod pipeline;
+mod plan;
 pub mod programs;
 pub mod rdma;
+mod readable;
 pub mod redis;
 pub mod report;
 mod request;
@@ -48,14 +54,17 @@ pub mod tcp;
 pub mod trace;
 pub mod ucx;
 pub mod udp;
+pub mod unit;
 
 use cxloe_link::Backend;
 
+pub use absent_figure::{AbsentFigure, absent_figures};
 pub use error::PeerError;
 pub use journal::Journal;
 pub use measured::{Measured, Value};
-pub use pattern::{Pattern, Plan};
+pub use pattern::Pattern;
 pub use peer::{Facts, Peer, Tool};
+pub use plan::Plan;
 pub use run::{ComparisonResults, Figure, TrialFigure, expected, run};
 pub use site::Site;
 pub use stage::Stage;

@@ -17,6 +17,14 @@ pub struct Measured {
 pub enum Value {
     /// Time of each operation, in nanoseconds.
     Times(Vec<u64>),
+    /// Times of a load, from the moments at which reads were due, and its rates.
+    Load {
+        times_ns: Vec<u64>,
+        /// Rate at which reads became due.
+        offered_per_s: f64,
+        /// Rate at which they ended.
+        per_s: f64,
+    },
     /// Statistics that a tool printed, in nanoseconds: some tools print percentiles, some only a mean.
     Said {
         /// Median time, if printed.
@@ -39,6 +47,11 @@ impl Measured {
     /// Result with the time of each operation.
     pub fn times(pattern: Pattern, times_ns: Vec<u64>) -> Measured {
         Measured { pattern, value: Value::Times(times_ns) }
+    }
+
+    /// Result of a load.
+    pub(crate) fn load(pattern: Pattern, times_ns: Vec<u64>, offered_per_s: f64, per_s: f64) -> Measured {
+        Measured { pattern, value: Value::Load { times_ns, offered_per_s, per_s } }
     }
 
     /// Result as a rate: `bytes` moved in operations of the pattern's size, in the time `took`.

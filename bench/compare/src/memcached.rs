@@ -6,8 +6,8 @@ use std::process::Command;
 use super::error::PeerError;
 use super::keyed::{KeyValue, Keyed};
 use super::measured::Measured;
-use super::pattern::Plan;
 use super::peer::{Facts, Peer, Tool};
+use super::plan::Plan;
 use super::stage::{FAR, FAR_ADDRESS, Stage, find};
 use super::store::drive;
 use super::stream::{PeerStream, Waiting};
@@ -15,7 +15,7 @@ use cxloe_lab::LabPrivilege;
 
 const PORT: u16 = 7211;
 
-/// Peer memcached: lines, pages and blocks are values of a key-value server.
+/// Peer memcached: lines, pages, stretches and blocks are values of a key-value server.
 pub struct Memcached;
 
 impl Peer for Memcached {
@@ -29,7 +29,8 @@ impl Peer for Memcached {
             waits: "client spins on recv; the server sleeps in epoll, as it always does",
             copies: "kernel out of the server's memory and in and out of socket buffers, client out of its buffer",
             verified: "every byte read",
-            figures: "64-byte and 4 KiB values at random keys; stream64 pipelined; bulk in values of 64 KiB",
+            figures: "values of 64 bytes, 4 KiB and 1 MiB, each under a key of its own, whatever the order; many in flight are \
+                      pipelined on one connection; bulk in values of 64 KiB",
         }
     }
 
@@ -50,9 +51,11 @@ impl Peer for Memcached {
             }
         };
         server.args(["-l", &FAR_ADDRESS.to_string(), "-p", &PORT.to_string(), "-U", "0", "-t", "1"]);
-        // Lines, pages and blocks are stored as separate values, and each value has a header. The limit of memcached's
-        // memory is therefore several times the size of the measured memory.
-        server.args(["-m", &(64 + 8 * (plan.bytes >> 20)).to_string(), "-R", "1000", "-u", "root"]);
+        // Lines, pages, blocks and stretches are stored as separate values, and each value has a header. The limit of
+        // memcached's memory is therefore several times the size of the measured memory. A stretch with its header is
+        // larger than memcached's usual limit of a value.
+        let memory = 64 + 10 * (plan.bytes >> 20);
+        server.args(["-m", &memory.to_string(), "-I", "2m", "-R", "1000", "-u", "root"]);
         let _server = stage.serve(FAR, "memcached", PORT, server)?;
         let mut stream = PeerStream::connect(FAR_ADDRESS, PORT, Waiting::Spin)
             .map_err(PeerError::io("connecting to memcached"))?;

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use super::error::PeerError;
 use super::mapped::Mapped;
 use super::measured::Measured;
-use super::pattern::Plan;
 use super::peer::{Facts, Peer, Tool};
+use super::plan::Plan;
 use super::site::Site;
 use super::stage::{FAR, FAR_ADDRESS, NEAR, Stage, find};
 use super::store::drive;
@@ -32,8 +32,9 @@ impl Peer for Nbd {
             waits: "the thread that touches a page sleeps until the kernel has it; servers sleep",
             copies: "nbdkit, socket buffers, nbdfuse, the kernel's page cache; a load needs none further",
             verified: "every byte read",
-            figures: "read64 and read4k: first touch of a page, which comes whole; write64: store and msync, which moves \
-                      a page; one at a time, so no stream64",
+            figures: "read64 and read4k: first touch of a page, which comes whole, so that lines in order mostly find theirs; \
+                      many in flight: the kernel is asked for them ahead (madvise); loads: one at a time; write64: \
+                      store and msync, which moves a page",
         }
     }
 
@@ -63,7 +64,7 @@ impl Peer for Nbd {
         let seen = PathBuf::from(format!("/proc/{}/root{}", fuse.process.id(), file.display()));
         let bytes = plan.bytes as u64;
         stage.until(&mut fuse, |_| std::fs::metadata(&seen).is_ok_and(|found| found.len() == bytes))?;
-        let mut mapped = Mapped::open(&seen, plan.bytes)?;
+        let mut mapped = Mapped::open(&seen, plan.bytes, plan.depth)?;
         // Locals are dropped in reverse order: the mapping before its mount, and the mount before the server.
         drive(&mut mapped, &stage.content, plan, &stage.interrupt)
     }

@@ -19,8 +19,8 @@ use nix::mount::{MsFlags, mount};
 use super::error::PeerError;
 use super::mapped::Mapped;
 use super::measured::Measured;
-use super::pattern::Plan;
 use super::peer::{Facts, Peer};
+use super::plan::Plan;
 use super::site::Site;
 use super::stage::{FAR, FAR_ADDRESS, Stage};
 use super::store::drive;
@@ -53,8 +53,9 @@ impl Peer for Nvme {
             waits: "the thread that touches a page sleeps until the kernel has it; the target works in the kernel",
             copies: "target's page cache, socket buffers, the host's page cache; a load needs none further",
             verified: "every byte read",
-            figures: "read64 and read4k: first touch of a page, which comes whole; write64: store and msync, which moves \
-                      a page; one at a time, so no stream64",
+            figures: "read64 and read4k: first touch of a page, which comes whole, so that lines in order mostly find theirs; \
+                      many in flight: the kernel is asked for them ahead (madvise); loads: one at a time; write64: \
+                      store and msync, which moves a page",
         }
     }
 
@@ -71,7 +72,7 @@ impl Peer for Nvme {
     fn trial(&self, stage: &Stage, plan: &Plan) -> Result<Vec<Measured>, PeerError> {
         let _target = Target::start(stage, plan.bytes)?;
         let host = Connection::open(stage)?;
-        let mut mapped = Mapped::open(&host.device(stage)?, plan.bytes)?;
+        let mut mapped = Mapped::open(&host.device(stage)?, plan.bytes, plan.depth)?;
         // Locals are dropped in reverse order: the mapping, then the connection, then the target.
         drive(&mut mapped, &stage.content, plan, &stage.interrupt)
     }

@@ -2,7 +2,8 @@
 
 use super::error::PeerError;
 use super::measured::Measured;
-use super::pattern::Plan;
+use super::pattern::Pattern;
+use super::plan::Plan;
 use super::site::Site;
 use super::stage::{Stage, find};
 
@@ -24,8 +25,13 @@ pub trait Peer: Sync {
         None
     }
 
-    /// Runs one trial of all patterns that the peer supports: starts the peer's server in the far namespace, measures,
-    /// and ends the server. The calling thread is in the near namespace and pinned to the client's core.
+    /// Reason why the peer has no figure of this pattern; `None` if it has one.
+    fn lacks(&self, _pattern: Pattern) -> Option<&'static str> {
+        None
+    }
+
+    /// Runs one trial of those patterns of the plan that the peer has: starts the peer's server in the far namespace,
+    /// measures, and ends the server. The calling thread is in the near namespace and pinned to the client's core.
     fn trial(&self, stage: &Stage, plan: &Plan) -> Result<Vec<Measured>, PeerError>;
 }
 

@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use super::error::{PeerError, tail};
 use super::measured::Measured;
-use super::pattern::{BLOCK, LINE, PAGE, Pattern, Plan};
+use super::pattern::{AccessOrder, Pattern};
 use super::peer::{Facts, Peer, Tool};
+use super::plan::Plan;
 use super::site::Site;
 use super::stage::{HERE, Stage, find, iterations};
+use super::unit::{AccessUnit, LINE, STRETCH};
 use cxloe_measure::facts::Fact;
 
 const DEVICES: &str = "/sys/class/infiniband";
@@ -40,7 +42,8 @@ impl Peer for Rdma {
             waits: "both ends spin: on the completion queue, and in ib_write_lat on the byte that arrives last",
             copies: "a card none; soft-RoCE the kernel, in and out of packets",
             verified: "the frame's CRC (ICRC); the tools do not look at the data",
-            figures: "write64 is a write and one back: the tool's figure twice; over the devices' own cable",
+            figures: "one buffer is read again and again; write64 is a write and one back: the tool's figure twice; over the \
+                      devices' own cable",
         }
     }
 
@@ -59,34 +62,58 @@ impl Peer for Rdma {
         site.rdma.is_none().then(|| none.into())
     }
 
+    fn lacks(&self, pattern: Pattern) -> Option<&'static str> {
+        let shape = pattern.read_shape();
+        if shape.is_some_and(|shape| shape.order == AccessOrder::Sequential) {
+            return Some("perftest's tools read one buffer again and again; see the random ones");
+        }
+        if pattern.load_share().is_some() {
+            return Some("perftest's tools read one at a time, or as fast as they can");
+        }
+        (pattern == Pattern::Trace).then_some("perftest replays no traces")
+    }
+
     fn trial(&self, stage: &Stage, plan: &Plan) -> Result<Vec<Measured>, PeerError> {
         // A first run with few operations measures the time of an operation on this machine.
-        let first = ToolRun { program: "ib_read_lat", size: LINE, count: 50, more: &["-U"] };
-        let warm = parse_times(first.program, &first.run(stage)?)?;
-        let each_us = (mean(&warm) / 1e3).max(1.0);
-        let count = iterations(plan, each_us);
+        let time_us = |size, count| -> Result<f64, PeerError> {
+            let first = ToolRun { program: "ib_read_lat", size, count, more: &["-U"] };
+            Ok((mean(&parse_times(first.program, &first.run(stage)?)?) / 1e3).max(1.0))
+        };
+        let count = iterations(plan, time_us(LINE, 50)?);
+        // A page takes about twice as long as a line; 1 MiB takes so much longer that it has a first run of its own.
+        // perftest makes five operations at least.
+        let stretches = match plan.has(Pattern::Read1m) || plan.has(Pattern::Stream1m) {
+            true => (plan.each.as_secs_f64() * 1e6 / time_us(STRETCH, 5)?) as u64,
+            false => 0,
+        };
+        let stretches = stretches.clamp(5, plan.operations.max(5));
+        let half = (count / 2).max(100);
         let mut found = Vec::new();
-        for (pattern, program, size, ways) in [
-            (Pattern::Read64, "ib_read_lat", LINE, 1),
-            (Pattern::Write64, "ib_write_lat", LINE, 2),
-            (Pattern::Read4k, "ib_read_lat", PAGE, 1),
+        for (pattern, program, count, ways) in [
+            (Pattern::Read64, "ib_read_lat", count, 1),
+            (Pattern::Read4k, "ib_read_lat", half, 1),
+            (Pattern::Read1m, "ib_read_lat", stretches, 1),
+            (Pattern::Write64, "ib_write_lat", half, 2),
         ] {
-            // The other patterns make half as many operations, because each takes about twice as long as the
-            // read of a line.
-            let count = if pattern == Pattern::Read64 { count } else { (count / 2).max(100) };
-            let said = ToolRun { program, size, count, more: &["-U"] }.run(stage)?;
-            let times = parse_times(program, &said)?.into_iter().map(|time| ways * time).collect();
-            found.push(Measured::times(pattern, times));
+            if plan.has(pattern) {
+                let said = ToolRun { program, size: pattern.bytes(), count, more: &["-U"] }.run(stage)?;
+                let times = parse_times(program, &said)?.into_iter().map(|time| ways * time).collect();
+                found.push(Measured::times(pattern, times));
+            }
         }
-        let depth = plan.depth.to_string();
-        for (pattern, program, size, share) in [
-            (Pattern::Stream64, "ib_read_bw", LINE, 2),
-            (Pattern::BulkRead, "ib_read_bw", BLOCK, 16),
-            (Pattern::BulkWrite, "ib_write_bw", BLOCK, 16),
+        for (pattern, program, count, unit) in [
+            (Pattern::Stream64, "ib_read_bw", count / 2, AccessUnit::Line),
+            (Pattern::Stream4k, "ib_read_bw", count / 4, AccessUnit::Page),
+            (Pattern::Stream1m, "ib_read_bw", stretches, AccessUnit::Stretch),
+            (Pattern::BulkRead, "ib_read_bw", count / 16, AccessUnit::Line),
+            (Pattern::BulkWrite, "ib_write_bw", count / 16, AccessUnit::Line),
         ] {
-            let count = (count / share).max(20);
-            let said = ToolRun { program, size, count, more: &["-t", &depth] }.run(stage)?;
-            found.push(Measured::rate_said(pattern, parse_bandwidth(program, &said, size)? * MEGABYTE));
+            if plan.has(pattern) {
+                let (size, depth) = (pattern.bytes(), unit.in_flight(plan.depth).to_string());
+                let count = count.max(20);
+                let said = ToolRun { program, size, count, more: &["-t", &depth] }.run(stage)?;
+                found.push(Measured::rate_said(pattern, parse_bandwidth(program, &said, size)? * MEGABYTE));
+            }
         }
         Ok(found)
     }

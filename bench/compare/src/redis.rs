@@ -1,15 +1,15 @@
 //! Redis, with the server installed on the machine, without persistence, and a client that speaks RESP
 //! (redis.io/topics/protocol).
 //!
-//! Lines, pages and blocks are values under keys of their own: `l7`, `p7`, `b7`.
+//! Lines, pages, stretches and blocks are values under keys of their own: `l7`, `p7`, `m7`, `b7`.
 
 use std::io::{self, ErrorKind, Write};
 
 use super::error::PeerError;
 use super::keyed::{KeyValue, Keyed};
 use super::measured::Measured;
-use super::pattern::Plan;
 use super::peer::{Facts, Peer, Tool};
+use super::plan::Plan;
 use super::stage::{FAR, FAR_ADDRESS, Stage, find};
 use super::store::drive;
 use super::stream::{PeerStream, Waiting};
@@ -21,7 +21,7 @@ const CONFIG_GET: &[u8] = b"*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$1\r\n*\r\n";
 const TEXTS_MAX: usize = 4096;
 const TEXT_MAX: usize = 64 << 10;
 
-/// Peer Redis: lines, pages and blocks are values of a key-value server.
+/// Peer Redis: lines, pages, stretches and blocks are values of a key-value server.
 pub struct Redis;
 
 impl Peer for Redis {
@@ -35,7 +35,8 @@ impl Peer for Redis {
             waits: "client spins on recv; the server sleeps in epoll, as it always does",
             copies: "server into its answer, kernel in and out of socket buffers, client out of its buffer",
             verified: "every byte read",
-            figures: "64-byte and 4 KiB values at random keys; stream64 pipelined; bulk in values of 64 KiB",
+            figures: "values of 64 bytes, 4 KiB and 1 MiB, each under a key of its own, whatever the order; many in flight are \
+                      pipelined on one connection; bulk in values of 64 KiB",
         }
     }
 

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use super::error::PeerError;
 use super::measured::{Measured, Value};
-use super::pattern::{Pattern, Plan};
+use super::pattern::Pattern;
 use super::peer::Peer;
+use super::plan::Plan;
 use super::stage::{NEAR, Stage, emptied};
 use cxloe_measure::machine::{self, median};
 use cxloe_measure::report::{Samples, Throughput, ThroughputTrial};
@@ -49,6 +50,9 @@ pub struct Figure {
     pub ops_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<f64>,
+    /// Rate at which a load offered reads; `ops_per_s` is the rate at which they ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offered_per_s: Option<f64>,
     /// Ratio to the baseline: the median over trials of the ratio within a trial. For times, it is the ratio
     /// of the medians, or of the means if a tool prints no median.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,6 +77,8 @@ pub struct TrialFigure {
     pub mean_ns: Option<f64>,
     pub ops_per_s: Option<f64>,
     pub bytes_per_s: Option<f64>,
+    /// Rate at which a load offered reads.
+    pub offered_per_s: Option<f64>,
     /// Number of timed operations.
     pub count: u64,
 }
@@ -86,7 +92,25 @@ struct Point {
     p99_ns: Option<f64>,
     mean_ns: Option<f64>,
     rate: Option<ThroughputTrial>,
+    load: Option<LoadRates>,
     count: u64,
+}
+
+/// Rates of a load, in reads per second.
+#[derive(Debug, Clone, Copy)]
+struct LoadRates {
+    offered: f64,
+    ended: f64,
+}
+
+impl Point {
+    fn ops_per_s(&self) -> Option<f64> {
+        self.rate.map(|rate| rate.ops_per_s).or(self.load.map(|load| load.ended))
+    }
+
+    fn offered_per_s(&self) -> Option<f64> {
+        self.load.map(|load| load.offered)
+    }
 }
 
 /// Results of one pattern of one peer over all trials.
@@ -170,17 +194,10 @@ fn add(
     let one = &mut series[index];
     let mut point = Point { trial, bounce_ns, ..Point::default() };
     match value {
-        Value::Times(times) => {
-            let samples = one.samples.get_or_insert_with(|| Samples::new(&series_name(peer, pattern)));
-            times.iter().for_each(|time| samples.record_ns(*time));
-            samples.end_trial(bounce_ns);
-            let mut sorted: Vec<f64> = times.iter().map(|time| *time as f64).collect();
-            sorted.sort_by(f64::total_cmp);
-            let count = sorted.len();
-            point.count = count as u64;
-            point.p50_ns = median(&sorted);
-            point.p99_ns = sorted.get((count * 99 / 100).min(count.saturating_sub(1))).copied();
-            point.mean_ns = (count > 0).then(|| sorted.iter().sum::<f64>() / count as f64);
+        Value::Times(times) => one.record(&mut point, &times),
+        Value::Load { times_ns, offered_per_s, per_s } => {
+            one.record(&mut point, &times_ns);
+            point.load = Some(LoadRates { offered: offered_per_s, ended: per_s });
         }
         Value::Said { p50_ns, p99_ns, mean_ns, count } => {
             point = Point { p50_ns, p99_ns, mean_ns: Some(mean_ns), count, ..point };
@@ -202,6 +219,20 @@ fn base_of<'a>(series: &'a [Series], baseline: Option<&str>, pattern: Pattern) -
 }
 
 impl Series {
+    /// Adds the times of a trial to the samples, and their statistics to its point.
+    fn record(&mut self, point: &mut Point, times: &[u64]) {
+        let samples = self.samples.get_or_insert_with(|| Samples::new(&series_name(self.peer, self.pattern)));
+        times.iter().for_each(|time| samples.record_ns(*time));
+        samples.end_trial(point.bounce_ns);
+        let mut sorted: Vec<f64> = times.iter().map(|time| *time as f64).collect();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        point.count = count as u64;
+        point.p50_ns = median(&sorted);
+        point.p99_ns = sorted.get((count * 99 / 100).min(count.saturating_sub(1))).copied();
+        point.mean_ns = (count > 0).then(|| sorted.iter().sum::<f64>() / count as f64);
+    }
+
     fn figure(&self, base: Option<&Series>) -> Figure {
         let over = |value: fn(&Point) -> Option<f64>| {
             median(&self.points.iter().filter_map(value).collect::<Vec<_>>())
@@ -213,8 +244,9 @@ impl Series {
             p50_ns: whole.as_ref().map(|all| all.p50).or(over(|point| point.p50_ns)),
             p99_ns: whole.as_ref().map(|all| all.p99).or(over(|point| point.p99_ns)),
             mean_ns: whole.as_ref().map(|all| all.mean).or(over(|point| point.mean_ns)),
-            ops_per_s: over(|point| Some(point.rate?.ops_per_s)),
+            ops_per_s: over(Point::ops_per_s),
             bytes_per_s: over(|point| Some(point.rate?.bytes_per_s)),
+            offered_per_s: over(Point::offered_per_s),
             ratio: base.and_then(|base| self.over(base)),
             count: self.points.iter().map(|point| point.count).sum(),
             trials: self.points.len(),
@@ -247,8 +279,9 @@ impl Series {
             p50_ns: point.p50_ns,
             p99_ns: point.p99_ns,
             mean_ns: point.mean_ns,
-            ops_per_s: point.rate.map(|rate| rate.ops_per_s),
+            ops_per_s: point.ops_per_s(),
             bytes_per_s: point.rate.map(|rate| rate.bytes_per_s),
+            offered_per_s: point.offered_per_s(),
             count: point.count,
         })
     }
@@ -265,7 +298,8 @@ const ACCESS: Duration = Duration::from_micros(20);
 /// Approximate duration of a comparison, to be announced to the user.
 pub fn expected(peers: usize, plan: &Plan, trials: u32) -> Duration {
     let replay = plan.trace.as_ref().map_or(Duration::ZERO, |trace| ACCESS * trace.accesses().len() as u32);
-    (plan.each * 6 + replay + Duration::from_millis(700)) * peers as u32 * trials
+    let timed = plan.patterns.iter().filter(|pattern| plan.has(**pattern)).count();
+    (plan.each * timed as u32 + replay + Duration::from_millis(700)) * peers as u32 * trials
 }
 
 #[cfg(test)]
@@ -319,6 +353,23 @@ mod tests {
         );
         assert_eq!((found[1].p50_ns, found[1].p99_ns, found[1].mean_ns), (None, None, Some(3_000.0)));
         assert_eq!(found[1].ratio, Some(2.0), "1.5 µs is the mean of the other");
+    }
+
+    #[test]
+    fn a_load_has_times_and_both_rates() {
+        let load = |ns| Value::Load { times_ns: vec![ns; 100], offered_per_s: 5e5, per_s: 4.9e5 };
+        let found = figures(
+            &[
+                ("cxloe-packet", 0, Pattern::Load50, load(1_000)),
+                ("redis", 0, Pattern::Load50, load(3_000)),
+                ("redis", 0, Pattern::Load90, load(9_000)),
+            ],
+            Some("cxloe-packet"),
+        );
+        assert_eq!((found[1].ops_per_s, found[1].offered_per_s), (Some(4.9e5), Some(5e5)));
+        assert_eq!((found[1].bytes_per_s, found[1].count, found[1].ratio), (None, 100, Some(3.0)));
+        assert!((found[1].p50_ns.unwrap() - 3_000.0).abs() < 10.0, "{found:?}");
+        assert_eq!(found[2].ratio, None, "the other has no such load");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::error::{PeerError, tail};
 use super::journal::Journal;
-use super::pattern::Plan;
+use super::plan::Plan;
 use super::site::Site;
 use super::store::Content;
 use cxloe_lab::{Interrupt, Lab, LabError, Process};
@@ -255,8 +255,7 @@ mod tests {
 
     #[test]
     fn iterations_fit_the_time() {
-        let each = Duration::from_millis(200);
-        let plan = Plan { bytes: 1 << 20, operations: 20_000, each, depth: 128, trace: None };
+        let plan = super::super::plan::tests::plan(1 << 20, Duration::from_millis(200));
         assert_eq!(iterations(&plan, 20.0), 10_000);
         assert_eq!(iterations(&plan, 1.0), 20_000);
         assert_eq!(iterations(&plan, 1e6), 100);

@@ -2,51 +2,31 @@
 //! checks every byte read.
 //!
 //! ```text
-//!   bulk_write  all memory                       -> rate
-//!   bulk_read   all memory, then compared        -> rate
-//!   read4k      one page at a time, compared     -> times
-//!   read64      one line at a time, compared     -> times
-//!   stream64    many lines in flight, then compared -> rate
-//!   trace       accesses of a recorded trace, if there is one, compared -> times (replay)
-//!   write64     other lines, one at a time, then read back and compared -> times
+//!   bulk_write             all memory: it fills the store                       -> rate       trial
+//!   bulk_read              all memory, then compared                            -> rate       trial
+//!   read, seq              one unit at a time, compared                         -> times      reads
+//!   stream, seq_stream     many units in flight, then compared                  -> rate       reads
+//!   load                   lines at moments given in advance, compared          -> times      loads
+//!   trace                  accesses of a recorded trace, compared               -> times      replay
+//!   write64                other lines, one at a time, read back and compared   -> times      trial
 //! ```
 //!
 //! Checking is outside the timed interval.
 
+mod loads;
+mod reads;
 mod replay;
-
-use std::time::Instant;
+mod trial;
 
 use super::error::PeerError;
 use super::measured::Measured;
-use super::pattern::{LINE, OPERATIONS_MIN, PAGE, Pattern, Plan};
+use super::pattern::{AccessOrder, Pattern};
+use super::pipeline::Pipeline;
+use super::plan::Plan;
+use super::unit::{AccessUnit, LINE};
 use cxloe_lab::Interrupt;
 use cxloe_wire::random::Random;
-
-/// Number of lines in one [`Store::read_lines`] call.
-const STREAM_LINES: usize = 4096;
-/// Untimed operations before the timed ones: they warm caches and wake sleeping threads.
-const WARM: u64 = 10;
-/// Maximum number of written lines that are read back and checked.
-const LOOKED_AT: usize = 2000;
-
-/// Size of a single access. An access with index `n` begins at `n` times this size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessUnit {
-    /// 64 bytes.
-    Line,
-    /// 4096 bytes.
-    Page,
-}
-
-impl AccessUnit {
-    pub fn bytes(self) -> usize {
-        match self {
-            AccessUnit::Line => LINE,
-            AccessUnit::Page => PAGE,
-        }
-    }
-}
+use trial::Trial;
 
 /// Memory of another machine, as one peer provides it. Indices of units count from the start of the memory.
 pub trait Store {
@@ -56,9 +36,14 @@ pub trait Store {
     /// Writes one line; returns when the peer has acknowledged its arrival.
     fn write(&mut self, index: usize, line: &[u8]) -> Result<(), PeerError>;
 
-    /// Reads many lines with several requests in flight; returns `None` if the peer is limited to one request at a
-    /// time.
-    fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError>;
+    /// Reads many units with several requests in flight, as many as [`AccessUnit::in_flight`] says; returns `None` if
+    /// the peer is limited to one request at a time.
+    fn read_many(
+        &mut self,
+        unit: AccessUnit,
+        indices: &[usize],
+        out: &mut [u8],
+    ) -> Result<Option<()>, PeerError>;
 
     /// Writes many lines, none of them twice; returns when the peer has acknowledged all. A peer that can have several
     /// requests in flight does; others write one line after the other.
@@ -72,9 +57,20 @@ pub trait Store {
     /// Writes the whole memory; returns when the other end has acknowledged all bytes.
     fn bulk_write(&mut self, all: &[u8]) -> Result<(), PeerError>;
 
-    /// Makes single lines and pages readable, for peers whose [`bulk_write`](Self::bulk_write) does not store them as
-    /// such; not timed.
+    /// Reads that are begun while earlier ones are in flight; `None` if the peer is limited to one request at a time.
+    fn pipeline(&mut self) -> Option<&mut dyn Pipeline> {
+        None
+    }
+
+    /// Makes single units readable, for peers whose [`bulk_write`](Self::bulk_write) does not store them as such; not
+    /// timed.
     fn fill(&mut self, _all: &[u8]) -> Result<(), PeerError> {
+        Ok(())
+    }
+
+    /// Prepares accesses in this order, which begin at the start of the memory if it is sequential, for instance by
+    /// dropping cached data; not timed.
+    fn prepare(&mut self, _order: AccessOrder) -> Result<(), PeerError> {
         Ok(())
     }
 
@@ -103,7 +99,7 @@ impl Content {
     }
 }
 
-/// Runs one trial of all patterns on an empty store, which `bulk_write` fills.
+/// Runs one trial of all patterns of the plan on an empty store.
 pub fn drive(
     store: &mut dyn Store,
     content: &Content,
@@ -112,144 +108,21 @@ pub fn drive(
 ) -> Result<Vec<Measured>, PeerError> {
     let mut trial = Trial { store, content, plan, interrupt, random: Random::new(64) };
     let mut found = Vec::new();
-    found.push(trial.bulk_write()?);
+    found.extend(trial.bulk_write()?);
     trial.store.fill(&content.first)?;
-    found.push(trial.bulk_read()?);
-    found.push(trial.single_reads(Pattern::Read4k, AccessUnit::Page)?);
-    found.push(trial.single_reads(Pattern::Read64, AccessUnit::Line)?);
-    found.extend(trial.stream()?);
+    found.extend(trial.bulk_read()?);
+    for (pattern, shape) in plan.patterns.iter().filter_map(|pattern| Some((*pattern, pattern.read_shape()?)))
+    {
+        if plan.has(pattern) {
+            found.extend(trial.reads(pattern, shape)?);
+        }
+    }
+    trial.store.prepare(AccessOrder::Random)?;
+    found.extend(trial.loads()?);
     // Single writes change lines, so the trace is replayed before them.
     found.extend(trial.trace()?);
-    found.push(trial.single_writes()?);
+    found.extend(trial.single_writes()?);
     Ok(found)
-}
-
-struct Trial<'a> {
-    store: &'a mut dyn Store,
-    content: &'a Content,
-    plan: &'a Plan,
-    interrupt: &'a Interrupt,
-    random: Random,
-}
-
-impl Trial<'_> {
-    fn bulk_write(&mut self) -> Result<Measured, PeerError> {
-        let start = Instant::now();
-        let mut bytes = 0;
-        while bytes == 0 || start.elapsed() < self.plan.each {
-            self.interrupt.check()?;
-            self.store.bulk_write(&self.content.first)?;
-            bytes += self.content.first.len() as u64;
-        }
-        Ok(Measured::rate(Pattern::BulkWrite, bytes, start.elapsed()))
-    }
-
-    fn bulk_read(&mut self) -> Result<Measured, PeerError> {
-        let mut out = vec![0; self.content.first.len()];
-        let (start, mut took, mut bytes) = (Instant::now(), std::time::Duration::ZERO, 0);
-        while bytes == 0 || start.elapsed() < self.plan.each {
-            self.interrupt.check()?;
-            out.fill(0);
-            let turn = Instant::now();
-            self.store.bulk_read(&mut out)?;
-            took += turn.elapsed();
-            bytes += out.len() as u64;
-            compare(Pattern::BulkRead, &out, &self.content.first, 0)?;
-        }
-        Ok(Measured::rate(Pattern::BulkRead, bytes, took))
-    }
-
-    /// True if the plan requires another single operation after `done` of them.
-    fn continues(&self, done: u64, start: Instant) -> Result<bool, PeerError> {
-        if done.is_multiple_of(64) {
-            self.interrupt.check()?;
-        }
-        let enough = done >= self.plan.operations || start.elapsed() >= self.plan.each;
-        Ok(done < OPERATIONS_MIN + WARM || !enough)
-    }
-
-    fn single_reads(&mut self, pattern: Pattern, unit: AccessUnit) -> Result<Measured, PeerError> {
-        let units = (self.content.first.len() / unit.bytes()) as u64;
-        let mut out = vec![0; unit.bytes()];
-        let mut times = Vec::with_capacity(self.plan.operations as usize);
-        let (start, mut done) = (Instant::now(), 0);
-        while self.continues(done, start)? {
-            let index = self.random.below(units) as usize;
-            self.store.forget(unit, index)?;
-            let turn = Instant::now();
-            self.store.read(unit, index, &mut out)?;
-            let took = turn.elapsed();
-            if done >= WARM {
-                times.push(took.as_nanos() as u64);
-            }
-            let at = index * unit.bytes();
-            compare(pattern, &out, &self.content.first[at..at + unit.bytes()], at)?;
-            done += 1;
-        }
-        Ok(Measured::times(pattern, times))
-    }
-
-    fn stream(&mut self) -> Result<Option<Measured>, PeerError> {
-        let lines = (self.content.first.len() / LINE) as u64;
-        let mut out = vec![0; STREAM_LINES * LINE];
-        let (start, mut took, mut bytes) = (Instant::now(), std::time::Duration::ZERO, 0);
-        while bytes == 0 || start.elapsed() < self.plan.each {
-            self.interrupt.check()?;
-            let indices: Vec<usize> = (0..STREAM_LINES).map(|_| self.random.below(lines) as usize).collect();
-            out.fill(0);
-            let turn = Instant::now();
-            if self.store.read_lines(&indices, &mut out)?.is_none() {
-                return Ok(None);
-            }
-            took += turn.elapsed();
-            bytes += out.len() as u64;
-            for (index, line) in indices.iter().zip(out.chunks_exact(LINE)) {
-                let at = index * LINE;
-                compare(Pattern::Stream64, line, &self.content.first[at..at + LINE], at)?;
-            }
-        }
-        Ok(Some(Measured::rate(Pattern::Stream64, bytes, took)))
-    }
-
-    fn trace(&mut self) -> Result<Option<Measured>, PeerError> {
-        let Some(trace) = &self.plan.trace else { return Ok(None) };
-        let content = &self.content.first;
-        replay::replay(self.store, content, trace, self.plan.each, self.interrupt).map(Some)
-    }
-
-    fn single_writes(&mut self) -> Result<Measured, PeerError> {
-        let lines = (self.content.second.len() / LINE) as u64;
-        let mut times = Vec::with_capacity(self.plan.operations as usize);
-        let mut written = Vec::with_capacity(LOOKED_AT);
-        let (start, mut done) = (Instant::now(), 0);
-        while self.continues(done, start)? {
-            let index = self.random.below(lines) as usize;
-            self.store.forget(AccessUnit::Line, index)?;
-            let line = &self.content.second[index * LINE..(index + 1) * LINE];
-            let turn = Instant::now();
-            self.store.write(index, line)?;
-            let took = turn.elapsed();
-            if done >= WARM {
-                times.push(took.as_nanos() as u64);
-            }
-            if written.len() < LOOKED_AT {
-                written.push(index);
-            }
-            done += 1;
-        }
-        let mut out = [0; LINE];
-        let until = Instant::now() + self.plan.each;
-        for (count, index) in written.into_iter().enumerate() {
-            if count as u64 >= OPERATIONS_MIN && Instant::now() > until {
-                break;
-            }
-            self.store.forget(AccessUnit::Line, index)?;
-            self.store.read(AccessUnit::Line, index, &mut out)?;
-            let at = index * LINE;
-            compare(Pattern::Write64, &out, &self.content.second[at..at + LINE], at)?;
-        }
-        Ok(Measured::times(Pattern::Write64, times))
-    }
 }
 
 /// Compares bytes read with bytes written; `start` is the offset of the first byte in the memory.
@@ -263,18 +136,28 @@ fn compare(pattern: Pattern, found: &[u8], written: &[u8], start: usize) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::super::measured::Value;
+    use super::super::plan::tests::plan;
     use super::super::trace::AccessTrace;
     use super::*;
 
-    /// Memory of this process, which on request loses the write of one line or corrupts a byte of bulk reads.
+    /// Number of reads that [`LocalStore`] has in flight at most: fewer than loads ask for.
+    const ROOM: usize = 3;
+
+    /// Memory of this process, which on request loses the write of one line or corrupts a byte of bulk reads or loads.
     struct LocalStore {
         bytes: Vec<u8>,
         loses_writes: bool,
         spoils: Option<usize>,
+        spoils_loads: bool,
+        /// True if several requests can be in flight.
         streams: bool,
+        /// Slots and lines of reads in flight.
+        begun: Vec<(u32, usize)>,
+        /// Number of times that sequential accesses began.
+        rewound: usize,
     }
 
     impl Store for LocalStore {
@@ -291,12 +174,17 @@ mod tests {
             Ok(())
         }
 
-        fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError> {
+        fn read_many(
+            &mut self,
+            unit: AccessUnit,
+            indices: &[usize],
+            out: &mut [u8],
+        ) -> Result<Option<()>, PeerError> {
             if !self.streams {
                 return Ok(None);
             }
-            for (index, line) in indices.iter().zip(out.chunks_exact_mut(LINE)) {
-                self.read(AccessUnit::Line, *index, line)?;
+            for (index, found) in indices.iter().zip(out.chunks_exact_mut(unit.bytes())) {
+                self.read(unit, *index, found)?;
             }
             Ok(Some(()))
         }
@@ -313,6 +201,39 @@ mod tests {
             self.bytes.copy_from_slice(all);
             Ok(())
         }
+
+        fn pipeline(&mut self) -> Option<&mut dyn Pipeline> {
+            if self.streams { Some(self) } else { None }
+        }
+
+        fn prepare(&mut self, order: AccessOrder) -> Result<(), PeerError> {
+            self.rewound += usize::from(order == AccessOrder::Sequential);
+            Ok(())
+        }
+    }
+
+    impl Pipeline for LocalStore {
+        fn begin(&mut self, slot: u32, line: usize) -> Result<bool, PeerError> {
+            let has_room = self.begun.len() < ROOM;
+            if has_room {
+                self.begun.push((slot, line));
+            }
+            Ok(has_room)
+        }
+
+        /// Answers in reverse order.
+        fn take(&mut self, until: Instant, arrived: &mut dyn FnMut(u32, &[u8])) -> Result<(), PeerError> {
+            while self.begun.is_empty() && Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            while let Some((slot, line)) = self.begun.pop() {
+                let mut found = [0; LINE];
+                self.read(AccessUnit::Line, line, &mut found)?;
+                found[7] ^= u8::from(self.spoils_loads);
+                arrived(slot, &found);
+            }
+            Ok(())
+        }
     }
 
     /// Trace whose writes are each followed by a read of the same bytes and more: within a line, and over several.
@@ -324,35 +245,87 @@ mod tests {
         AccessTrace::read((0..60).map(line).collect::<String>().as_bytes()).unwrap()
     }
 
+    fn store(bytes: usize) -> LocalStore {
+        LocalStore {
+            bytes: vec![0; bytes],
+            loses_writes: false,
+            spoils: None,
+            spoils_loads: false,
+            streams: true,
+            begun: Vec::new(),
+            rewound: 0,
+        }
+    }
+
     fn driven(
         bytes: usize,
         trace: Option<AccessTrace>,
         change: impl FnOnce(&mut LocalStore),
     ) -> Result<Vec<Measured>, PeerError> {
-        let mut store =
-            LocalStore { bytes: vec![0; bytes], loses_writes: false, spoils: None, streams: true };
+        let mut store = store(bytes);
         change(&mut store);
-        let plan = Plan { bytes, operations: 100, each: Duration::from_millis(5), depth: 8, trace };
+        let mut plan = Plan { operations: 100, depth: 8, trace, ..plan(bytes, Duration::from_millis(5)) };
+        plan.patterns.extend(plan.trace.as_ref().map(|_| Pattern::Trace));
         drive(&mut store, &Content::new(bytes), &plan, &Interrupt::never())
+    }
+
+    fn patterns(found: &[Measured]) -> Vec<Pattern> {
+        let mut patterns: Vec<Pattern> = found.iter().map(|measured| measured.pattern).collect();
+        patterns.sort();
+        patterns
     }
 
     #[test]
     fn every_pattern_is_measured_once() {
         let found = driven(1 << 20, Some(trace()), |_| ()).unwrap();
-        let mut patterns: Vec<Pattern> = found.iter().map(|measured| measured.pattern).collect();
-        patterns.sort();
-        assert_eq!(patterns, Pattern::ALL);
-        for measured in found {
-            match measured.value {
-                Value::Times(times) => assert!(times.len() >= 20 && measured.pattern.is_time()),
-                Value::Rate { bytes_per_s, .. } => assert!(bytes_per_s > 0.0 && !measured.pattern.is_time()),
+        assert_eq!(patterns(&found), Pattern::ALL);
+        for Measured { pattern, value } in found {
+            match value {
+                Value::Times(times) => {
+                    let least = if pattern.bytes() > 1 << 16 { 5 } else { 20 };
+                    assert!(times.len() >= least && pattern.is_time(), "{pattern}");
+                }
+                Value::Load { times_ns, offered_per_s, per_s } => {
+                    assert!(times_ns.len() >= 20 && pattern.load_share().is_some(), "{pattern}");
+                    assert!(offered_per_s > 0.0 && per_s > 0.0, "{pattern}");
+                }
+                Value::Rate { bytes_per_s, .. } => assert!(bytes_per_s > 0.0 && !pattern.is_time()),
                 Value::Said { .. } => panic!("nobody said anything"),
             }
         }
-        let without = driven(1 << 20, None, |store| store.streams = false).unwrap();
-        let is_left_out =
-            |measured: &Measured| matches!(measured.pattern, Pattern::Stream64 | Pattern::Trace);
-        assert!(!without.iter().any(is_left_out));
+    }
+
+    #[test]
+    fn a_peer_with_one_request_at_a_time_has_loads_and_no_streams() {
+        let found = driven(1 << 20, None, |store| store.streams = false).unwrap();
+        let is_one = |pattern: &Pattern| pattern.read_shape().is_none_or(|shape| !shape.is_many);
+        let expected = Pattern::ALL.into_iter().filter(is_one).filter(|pattern| *pattern != Pattern::Trace);
+        assert_eq!(patterns(&found), expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn loads_are_offered_at_shares_of_the_same_rate() {
+        let found = driven(1 << 20, None, |_| ()).unwrap();
+        let highest: Vec<f64> = found
+            .iter()
+            .filter_map(|measured| match measured.value {
+                Value::Load { offered_per_s, .. } => Some(offered_per_s / measured.pattern.load_share()?),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(highest.len(), 4);
+        assert!(highest.iter().all(|rate| (rate / highest[0] - 1.0).abs() < 1e-9), "{highest:?}");
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_measured_and_the_store_is_filled() {
+        let mut store = store(1 << 20);
+        let chosen = vec![Pattern::Seq4k, Pattern::Load50];
+        let plan = Plan { patterns: chosen, operations: 600, ..plan(1 << 20, Duration::from_secs(3)) };
+        let found = drive(&mut store, &Content::new(1 << 20), &plan, &Interrupt::never()).unwrap();
+        assert_eq!(patterns(&found), plan.patterns);
+        // 600 accesses in order go through 256 pages more than twice.
+        assert_eq!(store.rewound, 3);
     }
 
     #[test]
@@ -377,5 +350,7 @@ mod tests {
         assert!(matches!(lost, PeerError::Wrong { pattern: "trace", at: 0, .. }), "{lost}");
         let spoilt = driven(1 << 20, None, |store| store.spoils = Some(777)).unwrap_err();
         assert!(matches!(spoilt, PeerError::Wrong { pattern: "bulk_read", at: 777, .. }), "{spoilt}");
+        let spoilt = driven(1 << 20, None, |store| store.spoils_loads = true).unwrap_err();
+        assert!(matches!(spoilt, PeerError::Wrong { pattern: "load25", .. }), "{spoilt}");
     }
 }

@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::readable::is_readable;
+
 /// Maximum wait for data from the other end.
 pub const SILENCE: Duration = Duration::from_secs(20);
 /// Maximum time until a server accepts the connection.
@@ -88,6 +90,32 @@ impl PeerStream {
             }
         }
         Ok(())
+    }
+
+    /// Waits for data, at most until `until`; true if there are some. Looks once if `until` has passed.
+    pub fn has_data(&mut self, until: Instant) -> io::Result<bool> {
+        while !self.is_ahead() {
+            if self.waiting == Waiting::Block && !is_readable(&self.tcp, until)? {
+                return Ok(false);
+            }
+            (self.from, self.to) = (0, 0);
+            match self.tcp.read(&mut self.ahead) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.to = read,
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    if Instant::now() >= until {
+                        return Ok(false);
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    /// True if data have been received that were not taken yet.
+    pub fn is_ahead(&self) -> bool {
+        self.from < self.to
     }
 
     /// Receives a line that ends in CR LF, without the CR LF.
@@ -227,6 +255,23 @@ mod tests {
             assert_eq!(line, b"END");
             sender.join().unwrap();
             assert_eq!(near.line(&mut line).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        }
+    }
+
+    #[test]
+    fn a_wait_for_data_has_an_end() {
+        for waiting in [Waiting::Spin, Waiting::Block] {
+            let (mut near, mut far) = pair(waiting);
+            assert!(!near.has_data(Instant::now()).unwrap() && !near.is_ahead());
+            far.send(b"abc").unwrap();
+            assert!(near.has_data(Instant::now() + SILENCE).unwrap() && near.is_ahead());
+            let mut out = [0; 2];
+            near.receive(&mut out).unwrap();
+            assert!(near.is_ahead() && near.has_data(Instant::now()).unwrap(), "a byte is left");
+            near.receive(&mut out[..1]).unwrap();
+            drop(far);
+            let ended = near.has_data(Instant::now() + SILENCE).unwrap_err();
+            assert_eq!(ended.kind(), ErrorKind::UnexpectedEof);
         }
     }
 

@@ -1,18 +1,23 @@
 //! TCP sockets: the project's own client and server with one connection, without Nagle's delay. The memory is a vector
 //! of the server.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::net::TcpListener;
+use std::time::Instant;
 
 use super::error::PeerError;
 use super::measured::Measured;
-use super::pattern::{BLOCK, LINE, Plan};
+use super::pattern::BLOCK;
 use super::peer::{Facts, Peer};
+use super::pipeline::Pipeline;
+use super::plan::Plan;
 use super::request::{DONE, HEADER, MemoryRequest};
 use super::server::Server;
 use super::stage::{FAR_ADDRESS, Stage};
-use super::store::{AccessUnit, Store, drive};
+use super::store::{Store, drive};
 use super::stream::{PeerStream, Waiting};
+use super::unit::{AccessUnit, LINE};
 
 const PORT: u16 = 7500;
 /// Number of blocks requested ahead in bulk patterns; enough to keep the connection busy.
@@ -54,7 +59,7 @@ impl Peer for Tcp {
         let listen = || TcpListener::bind((FAR_ADDRESS, PORT));
         let server = Server::start(stage, "tcp", listen, move |listener| serve(&listener, waiting, bytes))?;
         let stream = PeerStream::connect(FAR_ADDRESS, PORT, waiting).map_err(failed)?;
-        let mut client = Client { stream, depth: plan.depth };
+        let mut client = Client { stream, depth: plan.depth, out: Vec::new(), begun: VecDeque::new() };
         let found = drive(&mut client, &stage.content, plan, &stage.interrupt);
         drop(client);
         server.end()?;
@@ -105,6 +110,10 @@ fn serve(listener: &TcpListener, waiting: Waiting, bytes: usize) -> io::Result<(
 struct Client {
     stream: PeerStream,
     depth: usize,
+    /// Requests that were begun and not sent yet.
+    out: Vec<u8>,
+    /// Slots of reads in flight, in the order of their answers.
+    begun: VecDeque<u32>,
 }
 
 impl Client {
@@ -175,9 +184,14 @@ impl Store for Client {
         self.done()
     }
 
-    fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError> {
-        let places: Vec<usize> = indices.iter().map(|index| index * LINE).collect();
-        self.pipelined(&places, out, self.depth).map(Some).map_err(failed)
+    fn read_many(
+        &mut self,
+        unit: AccessUnit,
+        indices: &[usize],
+        out: &mut [u8],
+    ) -> Result<Option<()>, PeerError> {
+        let places: Vec<usize> = indices.iter().map(|index| index * unit.bytes()).collect();
+        self.pipelined(&places, out, unit.in_flight(self.depth)).map(Some).map_err(failed)
     }
 
     fn write_lines(&mut self, indices: &[usize], lines: &[u8]) -> Result<(), PeerError> {
@@ -199,5 +213,34 @@ impl Store for Client {
             }
         }
         (0..all.chunks(BLOCK).len().min(BLOCKS_AHEAD)).try_for_each(|_| self.done())
+    }
+
+    fn pipeline(&mut self) -> Option<&mut dyn Pipeline> {
+        Some(self)
+    }
+}
+
+impl Pipeline for Client {
+    fn begin(&mut self, slot: u32, line: usize) -> Result<bool, PeerError> {
+        let request = MemoryRequest { is_write: false, number: 0, bytes: LINE, at: line * LINE };
+        self.out.extend(request.encoded());
+        self.begun.push_back(slot);
+        Ok(true)
+    }
+
+    fn take(&mut self, until: Instant, arrived: &mut dyn FnMut(u32, &[u8])) -> Result<(), PeerError> {
+        self.stream.send(&self.out).map_err(failed)?;
+        self.out.clear();
+        if !self.stream.has_data(until).map_err(failed)? {
+            return Ok(());
+        }
+        let mut line = [0; LINE];
+        while self.stream.is_ahead()
+            && let Some(slot) = self.begun.pop_front()
+        {
+            self.stream.receive(&mut line).map_err(failed)?;
+            arrived(slot, &line);
+        }
+        Ok(())
     }
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use super::error::{PeerError, tail};
 use super::measured::{Measured, Value};
-use super::pattern::{BLOCK, LINE, PAGE, Pattern, Plan};
+use super::pattern::{AccessOrder, Pattern};
 use super::peer::{Facts, Peer, Tool};
+use super::plan::Plan;
 use super::stage::{
     FAR, FAR_ADDRESS, FAR_INTERFACE, NEAR, NEAR_ADDRESS, NEAR_INTERFACE, Stage, find, iterations,
 };
+use super::unit::{AccessUnit, LINE};
 
 const PROGRAM: &str = "ucx_perftest";
 const PORT: u16 = 13337;
@@ -34,8 +36,9 @@ impl Peer for Ucx {
             copies: "kernel in and out of socket buffers, UCX in and out of its own at both ends",
             verified: "nothing: the tool does not look at the data",
             figures: "read64 is a message of 64 bytes there and one back, read4k half of that and half of 4 KiB there and \
-                      back; write64 a put and one back; streams and bulk are messages one way. Not ucp_get: over \
-                      TCP it takes a millisecond, many times what a put does. p99 comes from runs of its own",
+                      back, read1m the same with 1 MiB; write64 a put and one back; streams and bulk are messages one \
+                      way. Not ucp_get: over TCP it takes a millisecond, many times what a put does. p99 comes from \
+                      runs of its own",
         }
     }
 
@@ -43,45 +46,75 @@ impl Peer for Ucx {
         &[Tool { program: PROGRAM, package: "ucx-utils" }]
     }
 
+    fn lacks(&self, pattern: Pattern) -> Option<&'static str> {
+        let shape = pattern.read_shape();
+        if shape.is_some_and(|shape| shape.order == AccessOrder::Sequential) {
+            return Some("messages have no addresses, so there is no order; see the random ones");
+        }
+        if pattern.load_share().is_some() {
+            return Some("ucx_perftest sends as fast as it can, at no other rate");
+        }
+        (pattern == Pattern::Trace).then_some("ucx_perftest replays no traces")
+    }
+
     fn trial(&self, stage: &Stage, plan: &Plan) -> Result<Vec<Measured>, PeerError> {
         let mut found = Vec::new();
-        let there_and_back = |kind, size, percentile| {
-            let test = ToolRun { kind, size, each_us: 20.0, outstanding: None, from_far: false, percentile };
+        let there_and_back = |kind, size, each_us, percentile| {
+            let test = ToolRun { kind, size, each_us, outstanding: None, from_far: false, percentile };
             test.run(stage, plan)
         };
+        let reads = [
+            (Pattern::Read64, AccessUnit::Line, 20.0),
+            (Pattern::Read4k, AccessUnit::Page, 20.0),
+            (Pattern::Read1m, AccessUnit::Stretch, 1000.0),
+        ];
         // The tool reports half the time of a round trip with messages of one size. A read sends a small message and
-        // receives a page, so half of the small round trip and half of the large one are added.
-        let line = there_and_back("tag_lat", LINE, "50")?;
-        let page = there_and_back("tag_lat", PAGE, "50")?;
-        let put = there_and_back("ucp_put_lat", LINE, "50")?;
-        let [line_tail, put_tail] = ["tag_lat", "ucp_put_lat"]
-            .map(|kind| there_and_back(kind, LINE, "99").map(|said| said.percentile_us));
-        for (pattern, halves, tail_us) in [
-            (Pattern::Read64, [&line, &line], Some(2.0 * line_tail?)),
-            (Pattern::Write64, [&put, &put], Some(2.0 * put_tail?)),
-            (Pattern::Read4k, [&line, &page], None),
-        ] {
-            let sum_ns =
-                |value: fn(&ToolOutput) -> f64| halves.iter().map(|said| value(said) * 1e3).sum::<f64>();
-            let value = Value::Said {
-                p50_ns: Some(sum_ns(|said| said.percentile_us)),
-                p99_ns: tail_us.map(|us| us * 1e3),
-                mean_ns: sum_ns(|said| said.mean_us),
-                count: halves[1].iterations,
-            };
-            found.push(Measured { pattern, value });
+        // receives its bytes, so half of the small round trip and half of the large one are added.
+        if reads.iter().any(|(pattern, ..)| plan.has(*pattern)) {
+            let small = there_and_back("tag_lat", LINE, 20.0, "50")?;
+            for (pattern, unit, each_us) in reads.into_iter().filter(|(pattern, ..)| plan.has(*pattern)) {
+                if unit == AccessUnit::Line {
+                    let slow = there_and_back("tag_lat", LINE, each_us, "99")?;
+                    found.push(round_trip(pattern, [&small, &small], Some(&slow)));
+                } else {
+                    let large = there_and_back("tag_lat", unit.bytes(), each_us, "50")?;
+                    found.push(round_trip(pattern, [&small, &large], None));
+                }
+            }
         }
-        for (pattern, size, each_us, outstanding, from_far) in [
-            (Pattern::Stream64, LINE, 3.0, plan.depth, true),
-            (Pattern::BulkRead, BLOCK, 60.0, BLOCKS_AHEAD, true),
-            (Pattern::BulkWrite, BLOCK, 60.0, BLOCKS_AHEAD, false),
+        if plan.has(Pattern::Write64) {
+            let put = there_and_back("ucp_put_lat", LINE, 20.0, "50")?;
+            let slow = there_and_back("ucp_put_lat", LINE, 20.0, "99")?;
+            found.push(round_trip(Pattern::Write64, [&put, &put], Some(&slow)));
+        }
+        for (pattern, each_us, outstanding, from_far) in [
+            (Pattern::Stream64, 3.0, AccessUnit::Line.in_flight(plan.depth), true),
+            (Pattern::Stream4k, 10.0, AccessUnit::Page.in_flight(plan.depth), true),
+            (Pattern::Stream1m, 1000.0, AccessUnit::Stretch.in_flight(plan.depth), true),
+            (Pattern::BulkRead, 60.0, BLOCKS_AHEAD, true),
+            (Pattern::BulkWrite, 60.0, BLOCKS_AHEAD, false),
         ] {
-            let outstanding = Some(outstanding);
-            let test = ToolRun { kind: "tag_bw", size, each_us, outstanding, from_far, percentile: "50" };
-            found.push(Measured::rate_said(pattern, test.run(stage, plan)?.megabytes_per_s * MEGABYTE));
+            if plan.has(pattern) {
+                let (size, outstanding) = (pattern.bytes(), Some(outstanding));
+                let test = ToolRun { kind: "tag_bw", size, each_us, outstanding, from_far, percentile: "50" };
+                found.push(Measured::rate_said(pattern, test.run(stage, plan)?.megabytes_per_s * MEGABYTE));
+            }
         }
         Ok(found)
     }
+}
+
+/// Time of a round trip, of whose messages there are runs in `halves`: the tool prints half of a run's round trips. `slow`
+/// is a run for the 99th percentile.
+fn round_trip(pattern: Pattern, halves: [&ToolOutput; 2], slow: Option<&ToolOutput>) -> Measured {
+    let sum_ns = |value: fn(&ToolOutput) -> f64| halves.iter().map(|said| value(said) * 1e3).sum::<f64>();
+    let value = Value::Said {
+        p50_ns: Some(sum_ns(|said| said.percentile_us)),
+        p99_ns: slow.map(|said| 2.0 * said.percentile_us * 1e3),
+        mean_ns: sum_ns(|said| said.mean_us),
+        count: halves[1].iterations,
+    };
+    Measured { pattern, value }
 }
 
 /// Arguments for one run of `ucx_perftest`.

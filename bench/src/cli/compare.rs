@@ -22,7 +22,8 @@ use cxloe_compare::report::{Absent, Comparison};
 use cxloe_compare::stage::{FAR, FAR_INTERFACE, NEAR, NEAR_INTERFACE};
 use cxloe_compare::store::Content;
 use cxloe_compare::trace::AccessTrace;
-use cxloe_compare::{Journal, Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
+use cxloe_compare::{Journal, Pattern, Peer, PeerError, Plan, Site, Stage};
+use cxloe_compare::{absent_figures, expected, peers, rdma, run as measure};
 use cxloe_lab::{Interrupt, LabPrivilege};
 use cxloe_measure::facts::{self, Fact};
 use cxloe_measure::machine::{self, Machine};
@@ -40,6 +41,9 @@ Examples:
   RDMA between two cards of this machine that are cabled to each other:
     cxloe-bench compare --only cxloe,rdma --rdma mlx5_0,mlx5_1
 
+  Latency under load, and 1 MiB at a time:
+    cxloe-bench compare --only cxloe,tcp,memcached --patterns load,1m
+
   A program's loads and stores, replayed (`cxloe-bench trace convert --help`):
     valgrind --tool=lackey --trace-mem=yes --log-file=ls.log ls
     cxloe-bench trace convert --from lackey ls.log ls.trace
@@ -50,7 +54,11 @@ Examples:
     sudo cxloe-bench compare --archive newer.tar.gz --with compare.tar.gz
     cxloe-bench compare --verify newer.tar.gz --with compare.tar.gz
 
-Each trial starts a peer's server in a network namespace, measures six patterns from another one, and ends it; trials of
+Patterns: read, seq (random and in order, one in flight), stream, seq_stream (the same, many in flight), each of 64 bytes, 4 KiB
+and 1 MiB: read64, read4k, read1m, and so on; load25, load50, load75, load90 (random lines at a share of the peer's own
+highest rate); write64, bulk_read, bulk_write; trace.
+
+Each trial starts a peer's server in a network namespace, measures the patterns from another one, and ends it; trials of
 all peers take turns. Client and server are kept on the first two cores. Every byte read is compared with what was written
 wherever the peer lets us. `--list` and the report say who waits how, who copies and what is verified: read them
 before the figures.
@@ -59,9 +67,9 @@ Exit codes: 0 done, 1 a peer failed (the others are reported), 2 wrong usage, 13
 
 /// Measure other remote-memory systems beside this one: sockets, Redis, UCX, RDMA, …
 ///
-/// read64, write64, read4k: single round trips, p50 and p99. stream64: 64-byte reads with many in flight. bulk_read,
-/// bulk_write: all memory in order. trace: the accesses of a recorded trace, p50 and p99. What is installed is measured,
-/// what is not is listed with its install command.
+/// Reads of 64 bytes, 4 KiB and 1 MiB, at random places and in order, one and many in flight; reads at shares of each peer's
+/// own highest rate, timed from the moment at which they were due; writes; all memory; a recorded trace. What is installed
+/// is measured, what is not is listed with its install command.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -72,6 +80,10 @@ pub struct Args {
     /// Leave out these peers: names or groups, separated by commas
     #[arg(long, value_name = "PEERS", value_delimiter = ',')]
     without: Vec<String>,
+
+    /// Measure these patterns only: names, groups (load is load25 to load90) or sizes (64, 4k, 1m), separated by commas
+    #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
+    patterns: Vec<String>,
 
     /// List all peers with descriptions and whether they can be measured here, and measure nothing
     #[arg(long)]
@@ -85,11 +97,12 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     trials: Option<u32>,
 
-    /// Memory that each peer holds, a multiple of 64 KiB [default: 16M; quick: 1M]
+    /// Memory that each peer holds, a multiple of 64 KiB, for reads of 1 MiB at least that [default: 16M; quick: 4M]
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
 
-    /// Length of each pattern of a trial, roughly [default: 250ms; quick: 30ms]
+    /// Length of each pattern of a trial, roughly; a load that a peer cannot bear takes twice as long [default: 250ms;
+    /// quick: 30ms]
     #[arg(long, value_name = "TIME")]
     each: Option<humantime::Duration>,
 
@@ -97,7 +110,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..))]
     operations: u64,
 
-    /// Requests in flight in stream64, and in one access of a trace; beyond 200 a veth loses frames
+    /// Lines in flight where many are, and in one access of a trace; a quarter as many pages, a 32nd as many of 1 MiB;
+    /// beyond 200 a veth loses frames
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
 
@@ -137,7 +151,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["archive", "list", "quick", "only", "without", "trace", "json", "csv", "html", "hdr"],
+        conflicts_with_all = ["archive", "list", "quick", "only", "without", "patterns", "trace", "json", "csv", "html", "hdr"],
         help_heading = "Archive"
     )]
     verify: Option<PathBuf>,
@@ -153,14 +167,34 @@ impl Args {
     }
 
     fn plan(&self) -> Result<Plan, Failure> {
-        let (bytes, each) = if self.quick { (1 << 20, 30) } else { (16 << 20, 250) };
+        let (bytes, each) = if self.quick { (4 << 20, 30) } else { (16 << 20, 250) };
         let bytes = self.size.map_or(Ok(bytes), |size| usize::try_from(size.0))?;
         if bytes == 0 || !bytes.is_multiple_of(BLOCK) {
             return Err(format!("--size {bytes}: has to be a multiple of 64 KiB").into());
         }
         let each = self.each.map_or(Duration::from_millis(each), Into::into);
+        let patterns = self.chosen_patterns()?;
         let trace = self.read_trace(bytes as u64)?;
-        Ok(Plan { bytes, operations: self.operations, each, depth: self.depth.into(), trace })
+        Ok(Plan { patterns, bytes, operations: self.operations, each, depth: self.depth.into(), trace })
+    }
+
+    /// Patterns that `--patterns` names, or all; that of a trace if there is one.
+    fn chosen_patterns(&self) -> Result<Vec<Pattern>, Failure> {
+        for word in &self.patterns {
+            if !Pattern::ALL.iter().any(|pattern| pattern.is_meant(word)) {
+                let names = Pattern::ALL.map(Pattern::name).join(", ");
+                return Err(format!("no pattern is called `{word}`; there are {names}").into());
+            }
+        }
+        let is_named = |pattern: Pattern| self.patterns.iter().any(|word| pattern.is_meant(word));
+        if is_named(Pattern::Trace) && self.trace.is_none() {
+            return Err("the pattern trace replays a file: name it with --trace FILE".into());
+        }
+        let is_chosen = |pattern: &Pattern| match *pattern {
+            Pattern::Trace => self.trace.is_some(),
+            pattern => self.patterns.is_empty() || is_named(pattern),
+        };
+        Ok(Pattern::ALL.into_iter().filter(is_chosen).collect())
     }
 
     /// Trace to be replayed in a memory of `bytes` bytes.
@@ -210,6 +244,9 @@ impl Args {
             plan.depth,
             self.mtu
         );
+        if !self.patterns.is_empty() {
+            line += &format!(" --patterns {}", self.patterns.join(","));
+        }
         if let Some(name) = self.trace.as_ref().and_then(|path| path.file_name()) {
             line += &format!(" --trace {}", name.to_string_lossy());
         }
@@ -309,11 +346,14 @@ pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) ->
         reason: format!("it failed: {error}"),
         install: None,
     }));
-    let described = present.iter().filter(|peer| !failed.contains(&peer.name()));
+    let measured: Vec<&dyn Peer> =
+        present.iter().copied().filter(|peer| !failed.contains(&peer.name())).collect();
     let comparison = Comparison {
-        peers: described.map(|peer| (peer.name(), peer.facts())).collect(),
+        peers: measured.iter().map(|peer| (peer.name(), peer.facts())).collect(),
         baseline: baseline.filter(|name| !failed.contains(name)).map(Into::into),
         report,
+        absent_figures: absent_figures(&measured, &plan, &outcome.figures),
+        patterns: plan.patterns.clone(),
         figures: outcome.figures,
         absent,
     };

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::record::{FORM, RunRecord};
 use super::{Archive, ArchiveError};
+use crate::pattern::Pattern;
 use cxloe_measure::report::table::new_table;
 use cxloe_measure::report::units;
 
@@ -138,18 +139,20 @@ impl ArchivesBeside {
     }
 }
 
-/// Two figures by that value which both have: the rate, else the median, else the mean. `None` if they share none, or
+/// Two figures by that value which both have: the median, else the mean, else the rate. `None` if they share none, or
 /// nothing can be divided by the old one.
 fn beside(old: &ReadFigure, new: &ReadFigure) -> Option<FigureBeside> {
-    let rate = |value: fn(&ReadFigure) -> Option<f64>| value(old).zip(value(new));
-    let is_stream = new.pattern == crate::Pattern::Stream64.name();
-    let (operations, bytes) = (rate(|figure| figure.ops_per_s), rate(|figure| figure.bytes_per_s));
-    let times = rate(|figure| figure.p50_ns).or(rate(|figure| figure.mean_ns));
-    let values = if is_stream { operations } else { bytes }.or(times)?;
-    let show = |value: f64| match bytes {
-        Some(_) if is_stream => units::operations(value),
-        Some(_) => units::bytes(value),
-        None => units::time(value),
+    let both = |value: fn(&ReadFigure) -> Option<f64>| value(old).zip(value(new));
+    let times = both(|figure| figure.p50_ns).or(both(|figure| figure.mean_ns));
+    let (operations, bytes) = (both(|figure| figure.ops_per_s), both(|figure| figure.bytes_per_s));
+    let pattern = Pattern::ALL.into_iter().find(|pattern| pattern.name() == new.pattern);
+    let counts_operations = pattern.is_some_and(Pattern::counts_operations);
+    // A load has times and a rate too, which is a share of its own system's.
+    let values = times.or(if counts_operations { operations } else { bytes })?;
+    let show: fn(f64) -> String = match times {
+        Some(_) => units::time,
+        None if counts_operations => units::operations,
+        None => units::bytes,
     };
     (values.0 > 0.0).then(|| FigureBeside {
         peer: new.peer.clone(),
@@ -231,6 +234,21 @@ mod tests {
         let bulk = beside(&rate(1.0, 1024.0, "bulk_read"), &rate(1.0, 512.0, "bulk_read")).unwrap();
         assert_eq!((bulk.new.as_str(), bulk.ratio), ("512 B/s", 0.5));
         assert_eq!(beside(&rate(0.0, 0.0, "bulk_read"), &rate(1.0, 1.0, "bulk_read")), None);
+    }
+
+    #[test]
+    fn loads_are_compared_by_their_times() {
+        let load = |p50_ns, ops_per_s| ReadFigure {
+            peer: "x".into(),
+            pattern: "load75".into(),
+            p50_ns: Some(p50_ns),
+            mean_ns: None,
+            ops_per_s: Some(ops_per_s),
+            bytes_per_s: None,
+            ratio: None,
+        };
+        let found = beside(&load(2_000.0, 1e5), &load(1_000.0, 3e5)).unwrap();
+        assert_eq!((found.old.as_str(), found.new.as_str(), found.ratio), ("2.00 µs", "1.00 µs", 0.5));
     }
 
     #[test]

@@ -104,11 +104,13 @@ impl ArchivedRun<'_> {
 
 /// Figures of single trials as CSV. Those that a peer's tool does not print are empty.
 fn trials(trials: &[TrialFigure]) -> String {
-    let heads = "peer pattern trial p50_ns p99_ns mean_ns ops_per_s bytes_per_s count bounce_ns";
+    let heads =
+        "peer pattern trial p50_ns p99_ns mean_ns ops_per_s bytes_per_s offered_per_s count bounce_ns";
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.0}"));
     let row = |one: &TrialFigure| {
         let mut cells = vec![one.peer.to_owned(), one.pattern.name().to_owned(), one.trial.to_string()];
-        cells.extend([one.p50_ns, one.p99_ns, one.mean_ns, one.ops_per_s, one.bytes_per_s].map(number));
+        cells.extend([one.p50_ns, one.p99_ns, one.mean_ns].map(number));
+        cells.extend([one.ops_per_s, one.bytes_per_s, one.offered_per_s].map(number));
         cells.extend([one.count.to_string(), number(one.bounce_ns)]);
         cells
     };
@@ -193,6 +195,7 @@ pub(super) mod tests {
             mean_ns: Some(966.7),
             ops_per_s: None,
             bytes_per_s: None,
+            offered_per_s: None,
             count: 3,
         };
         let redaction = Redaction::of(Path::new("/tmp/x/trial"), "lab7", &["/home/ada".into()]);
@@ -219,7 +222,7 @@ pub(super) mod tests {
         assert_eq!(archive.text("cells/cxloe-packet.read64.csv"), Some("time_ns,count\n900,1\n1000,2\n"));
         assert_eq!(
             archive.text("trials.csv").unwrap().lines().nth(1),
-            Some("cxloe-packet,read64,1,1000,,967,,,3,125")
+            Some("cxloe-packet,read64,1,1000,,967,,,,3,125")
         );
         assert!(archive.text("picture.svg").unwrap().contains("<svg"));
     }

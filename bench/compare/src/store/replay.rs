@@ -10,13 +10,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::{AccessUnit, STREAM_LINES, Store, WARM, compare};
+use super::{Store, compare};
 use crate::error::PeerError;
 use crate::measured::Measured;
-use crate::pattern::{LINE, PAGE, Pattern};
+use crate::pattern::Pattern;
 use crate::trace::{AccessTrace, TraceAccess};
+use crate::unit::{AccessUnit, LINE, PAGE};
 use cxloe_lab::Interrupt;
 
+/// Maximum number of lines in one call.
+const CALL_LINES: usize = 4096;
 /// Number of written lines that are read back between two readings of the clock.
 const READ_BACK_LINES: usize = 64;
 /// Factor from the version of a line to the difference of each of its words: odd, so that no two versions agree.
@@ -60,7 +63,7 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn warm(&mut self) -> Result<(), PeerError> {
         self.indices.push(0);
-        for _ in 0..WARM {
+        for _ in 0..AccessUnit::Line.warm() {
             self.forget()?;
             self.read()?;
         }
@@ -146,8 +149,8 @@ fn read_lines(store: &mut dyn Store, indices: &[usize], out: &mut [u8]) -> Resul
     if let [index] = indices {
         return store.read(AccessUnit::Line, *index, out);
     }
-    for (indices, out) in indices.chunks(STREAM_LINES).zip(out.chunks_mut(STREAM_LINES * LINE)) {
-        if store.read_lines(indices, out)?.is_some() {
+    for (indices, out) in indices.chunks(CALL_LINES).zip(out.chunks_mut(CALL_LINES * LINE)) {
+        if store.read_many(AccessUnit::Line, indices, out)?.is_some() {
             continue;
         }
         for (index, line) in indices.iter().zip(out.chunks_exact_mut(LINE)) {
@@ -162,7 +165,7 @@ fn write_lines(store: &mut dyn Store, indices: &[usize], lines: &[u8]) -> Result
     if let [index] = indices {
         return store.write(*index, lines);
     }
-    for (indices, lines) in indices.chunks(STREAM_LINES).zip(lines.chunks(STREAM_LINES * LINE)) {
+    for (indices, lines) in indices.chunks(CALL_LINES).zip(lines.chunks(CALL_LINES * LINE)) {
         store.write_lines(indices, lines)?;
     }
     Ok(())

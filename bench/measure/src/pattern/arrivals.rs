@@ -33,7 +33,7 @@ impl Arrivals {
 
     /// Returns the time of the present arrival, in nanoseconds from the start.
     #[inline]
-    pub(crate) fn next_ns(&self) -> u64 {
+    pub fn next_ns(&self) -> u64 {
         self.at_ns as u64
     }
 

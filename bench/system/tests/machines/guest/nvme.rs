@@ -23,7 +23,19 @@ pub fn over_tcp_beside_this_system() -> Outcome {
         ls /dev/shm | wc -l"
     );
     let output_text = ended(guest(&["--memory", "1536", "--timeout", "500"], &command)?, 0)?;
-    let times = ["read64", "write64", "read4k", "bulk_read", "bulk_write"];
+    let times = [
+        "read64",
+        "seq64",
+        "read4k",
+        "seq4k",
+        "stream64",
+        "stream4k",
+        "load50",
+        "load90",
+        "write64",
+        "bulk_read",
+        "bulk_write",
+    ];
     for peer in ["nvme-tcp", "cxloe-packet"] {
         for pattern in times {
             let start = format!("{peer},{pattern},");

@@ -23,7 +23,7 @@ pub fn soft_roce_beside_this_system() -> Outcome {
     );
     let output_text = ended(guest(&["--memory", "1536", "--timeout", "500"], &command)?, 0)?;
     for peer in ["rdma", "cxloe-packet"] {
-        for pattern in ["read64", "write64", "read4k", "stream64", "bulk_read", "bulk_write"] {
+        for pattern in ["read64", "write64", "read4k", "stream64", "stream4k", "bulk_read", "bulk_write"] {
             let start = format!("{peer},{pattern},");
             let line = output_text
                 .lines()
@@ -36,7 +36,7 @@ pub fn soft_roce_beside_this_system() -> Outcome {
     }
     // perftest lists a time for each requested round except the first.
     let count = |start: &str| -> Option<u64> {
-        output_text.lines().find(|line| line.starts_with(start))?.split(',').nth(8)?.parse().ok()
+        output_text.lines().find(|line| line.starts_with(start))?.split(',').nth(9)?.parse().ok()
     };
     ensure(count("rdma,read64,") == Some(99), output_text.clone())?;
     ensure(output_text.lines().last() == Some("0"), output_text)

@@ -3,6 +3,7 @@
 //! every peer has its figures, in every format. They assert no speed.
 
 mod archive;
+mod patterns;
 mod trace;
 
 use std::fs;
@@ -16,17 +17,32 @@ use cxloe_system::{Failed, Test};
 use cxloe_system::{Outcome, ensure};
 use serde_json::Value;
 
-const TIMES: &[&str] = &["read64", "write64", "read4k"];
-const RATES: &[&str] = &["stream64", "bulk_read", "bulk_write"];
+const READS: &[&str] = &["read64", "read4k", "read1m"];
+const TIMES: &[&str] = &[
+    "read64", "read4k", "read1m", "seq64", "seq4k", "seq1m", "load25", "load50", "load75", "load90",
+    "write64",
+];
+const RATES: &[&str] = &[
+    "stream64",
+    "stream4k",
+    "stream1m",
+    "seq_stream64",
+    "seq_stream4k",
+    "seq_stream1m",
+    "bulk_read",
+    "bulk_write",
+];
 
 pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
         Test::new("peers_side_by_side", move || peers_side_by_side(standing)),
+        Test::new("every_pattern_has_its_figure", patterns::measured),
         Test::new("a_trace_is_replayed_and_checked", trace::replayed),
         Test::new("archives_are_checked_and_compared", archive::checked_and_compared),
     ];
     if standing == LabPrivilege::Root {
         tests.push(Test::new("what_is_missing_is_named", what_is_missing_is_named));
+        tests.push(Test::new("patterns_are_chosen_and_absent_figures_explained", patterns::chosen));
         tests.push(Test::new("a_peer_that_fails_is_told", a_failing_peer_is_reported));
         tests.push(Test::new("a_trace_that_does_not_fit_is_refused_or_folded", trace::refused_or_folded));
         tests.push(Test::new("traces_are_converted", trace::converted));
@@ -48,8 +64,11 @@ fn output_text(output: &Output) -> String {
 /// Names of the times, and of the rates, that are measured for a peer.
 fn promised(peer: &str) -> (&'static [&'static str], &'static [&'static str]) {
     match peer {
-        "libfabric-tcp" => (&["read64", "read4k"], &[]),
-        "nbd-mapped" | "nvme-tcp" => (TIMES, &["bulk_read", "bulk_write"]),
+        "libfabric-tcp" => (READS, &[]),
+        "ucx-tcp" => (
+            &["read64", "read4k", "read1m", "write64"],
+            &["stream64", "stream4k", "stream1m", "bulk_read", "bulk_write"],
+        ),
         _ => (TIMES, RATES),
     }
 }
@@ -96,7 +115,9 @@ fn peers_side_by_side(standing: LabPrivilege) -> Outcome {
         for pattern in times {
             let figure = of(pattern).ok_or_else(|| format!("no {pattern} of {name}"))?;
             ensure(figure["mean_ns"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
-            ensure(figure["count"].as_u64().unwrap_or(0) >= 20, figure.to_string())?;
+            // Reads of 1 MiB are long, so that fewer of them are enough.
+            let least = if pattern.ends_with("1m") { 5 } else { 20 };
+            ensure(figure["count"].as_u64().unwrap_or(0) >= least, figure.to_string())?;
             ensure(figure["ratio"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
             let p50 = figure["p50_ns"].as_f64();
             ensure(p50.is_some() == (name != "libfabric-tcp"), figure.to_string())?;
@@ -114,6 +135,7 @@ fn peers_side_by_side(standing: LabPrivilege) -> Outcome {
             figures.iter().filter(|f| f["peer"] == name).count() == times.len() + rates.len(),
             format!("{name} has figures that nobody promised"),
         )?;
+        patterns::absent_ones_are_explained(&json, name, &[times, rates].concat(), &output_text(&output))?;
     }
     // Peers that cannot run here are listed with the reason; all others are measured.
     let absent = json["comparison"]["absent"].as_array().ok_or("no list of absent peers")?;
