@@ -4,6 +4,7 @@
 //!   DpdkLink --- plugin: functions of libcxloe_dpdk.so ---> DPDK's driver ---> card, or memory shared with a
 //!   process
 //!       |            (loaded when an interface is named dpdk:DEVICE)
+//!       |------ queue: buffers to write to, bursts received
 //!       |------ device: names, DPDK's start, queues in use ---> steering: rules that lead frames to queues
 //!       `------ counter: PFC frames that the device counts
 //! ```
@@ -18,12 +19,11 @@
 mod counter;
 mod device;
 mod plugin;
+mod queue;
 mod steering;
 
-use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,9 +36,10 @@ use crate::link_detail::LinkDetail;
 use crate::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 pub use counter::{DeviceCounter, pfc_counter};
 pub use device::PREFIX;
-use device::{Device, DeviceName, QueueUse, TakenQueue};
+use device::{Device, DeviceName};
 pub use plugin::PLUGIN;
-use plugin::{BURST, DeviceCounters, DeviceInfo, Frame, Plugin};
+use plugin::{BURST, DeviceInfo, Frame};
+use queue::Queue;
 
 /// Maximum sleep of a thread that waits for frames, as no interrupt ends the sleep.
 const SLEEP_MAX: Duration = Duration::from_micros(50);
@@ -110,7 +111,6 @@ fn mtu(Device { info, name, .. }: &Device) -> usize {
 pub struct DpdkLink {
     info: LinkInfo,
     ethertype: [u8; 2],
-    port: u16,
     tx: DpdkTransmit,
     counters: LinkCounters,
     /// Frames received in advance, for the next call of `receive`; at most a burst.
@@ -134,60 +134,6 @@ struct DpdkTransmit {
     counters: LinkCounters,
 }
 
-/// Queue made by the plug-in; dropping the value frees the queue.
-struct Queue {
-    plugin: &'static Plugin,
-    queue: NonNull<c_void>,
-    /// Buffer lent last; valid until it is committed.
-    lent: *mut u8,
-    // Dropped after the queue is freed: when the last use of a port is dropped, the port is stopped.
-    _in_use: QueueUse,
-}
-
-// SAFETY: only one thread at a time has the queue, and the plug-in binds a queue to no thread.
-unsafe impl Send for Queue {}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        // SAFETY: the plug-in made the queue, and nothing uses it after this call.
-        unsafe { (self.plugin.free)(self.queue.as_ptr()) }
-    }
-}
-
-impl Queue {
-    /// Receives up to `most` frames, and at most a burst. Returns their number.
-    #[inline]
-    fn receive(&mut self, frames: &mut [Frame; BURST], most: usize) -> usize {
-        // SAFETY: the queue is live; `frames` has space for a burst, and at most `most` frames are written.
-        unsafe {
-            (self.plugin.receive)(self.queue.as_ptr(), frames.as_mut_ptr(), most.min(BURST) as u32) as usize
-        }
-    }
-
-    /// Number of frames that wait in the device's ring; `None` if its driver does not count them.
-    fn waiting(&mut self) -> Option<usize> {
-        // SAFETY: the queue is live.
-        let count = unsafe { (self.plugin.waiting)(self.queue.as_ptr()) };
-        usize::try_from(count).ok()
-    }
-
-    /// Reads the counters of lost frames since the port was opened: those of this queue, and for the first queue also
-    /// those of the device.
-    fn count(&mut self) -> DeviceCounters {
-        let mut counters = DeviceCounters::default();
-        // SAFETY: the queue is live, and the counters outlive the call.
-        unsafe { (self.plugin.count)(self.queue.as_ptr(), &mut counters) };
-        counters
-    }
-
-    /// Releases the frames received last.
-    #[inline]
-    fn release(&mut self) {
-        // SAFETY: the queue is live, and no reference to its frames exists any more.
-        unsafe { (self.plugin.release)(self.queue.as_ptr()) }
-    }
-}
-
 impl DpdkLink {
     /// Opens a queue of the device that `config.interface` names.
     ///
@@ -197,26 +143,17 @@ impl DpdkLink {
     pub fn open(config: &LinkConfig) -> Result<DpdkLink, LinkError> {
         let name = &config.interface;
         let device = device::find(name, config.queues)?;
-        let TakenQueue { plugin, number, in_use, steering, kernel } = device::take_queue(config, &device)?;
-        let queue = plugin.queue(device.port, number).ok_or_else(|| LinkError::Unsupported {
-            backend: "dpdk",
-            interface: name.clone(),
-            why: "no memory for a queue".into(),
-        })?;
+        let (queue, place) = Queue::take(config, &device)?;
         let mtu = mtu(&device);
         let max_frame = mtu + ETHERNET_HEADER;
-        let state = if plugin.is_up(device.port) { "up" } else { "no link yet" };
+        let state = if queue.is_up() { "up" } else { "no link yet" };
         let speed = match device.info.speed {
             0 => String::new(),
             speed => format!(", {speed} Mbit/s"),
         };
-        let place = match config.queues {
-            1 => String::new(),
-            queues => format!("; queue {number} of {queues}{}", steering.describe()),
-        };
         let info = LinkInfo {
             backend: "dpdk",
-            detail: format!("driver {}{speed}, {state}{}{place}", device.info.driver(), kernel.describe()),
+            detail: format!("driver {}{speed}, {state}{place}", device.info.driver()),
             interface: name.clone(),
             mac: Mac(device.info.mac).shard(config.shard()),
             mtu,
@@ -225,9 +162,8 @@ impl DpdkLink {
         Ok(DpdkLink {
             info,
             ethertype: config.ethertype.to_be_bytes(),
-            port: device.port,
             tx: DpdkTransmit {
-                queue: Queue { plugin, queue, lent: std::ptr::null_mut(), _in_use: in_use },
+                queue,
                 max_frame,
                 priority: config.priority,
                 lent: 0,
@@ -246,7 +182,7 @@ impl DpdkLink {
     /// open the link again.
     #[cold]
     fn check_other_end(&mut self) -> Result<(), LinkError> {
-        if !self.connects_by_opening || self.tx.queue.plugin.is_up(self.port) {
+        if !self.connects_by_opening || self.tx.queue.is_up() {
             self.alone = None;
             return Ok(());
         }
@@ -408,8 +344,7 @@ impl Link for DpdkLink {
 
 impl DpdkTransmit {
     fn send(&mut self) {
-        // SAFETY: the queue is live.
-        self.queued = unsafe { (self.queue.plugin.flush)(self.queue.queue.as_ptr()) } > 0;
+        self.queued = self.queue.flush() > 0;
     }
 }
 
@@ -420,16 +355,13 @@ impl Transmit for DpdkTransmit {
             return None;
         }
         let tag = if self.priority.is_some() { vlan::TAG_LEN } else { 0 };
-        // SAFETY: the queue is live.
-        let slot = unsafe { (self.queue.plugin.slot)(self.queue.queue.as_ptr(), (len + tag) as u32) };
-        let Some(slot) = NonNull::new(slot) else {
+        let Some(slot) = self.queue.slot(len + tag) else {
             self.counters.tx_full += 1;
             // Queued frames may be sent now, which frees slots.
             self.send();
             return None;
         };
         self.lent = len;
-        self.queue.lent = slot.as_ptr();
         // SAFETY: the plug-in lends as many bytes as were asked for, only to this caller, until they are
         // committed.
         Some(unsafe { &mut std::slice::from_raw_parts_mut(slot.as_ptr(), len + tag)[tag..] })
@@ -443,11 +375,11 @@ impl Transmit for DpdkTransmit {
         }
         if let Some(priority) = self.priority {
             // SAFETY: the buffer was lent with this many bytes, and is not committed yet.
-            let slot = unsafe { std::slice::from_raw_parts_mut(self.queue.lent, len + vlan::TAG_LEN) };
+            let slot =
+                unsafe { std::slice::from_raw_parts_mut(self.queue.lent().as_ptr(), len + vlan::TAG_LEN) };
             vlan::insert(slot, priority);
         }
-        // SAFETY: the queue is live.
-        unsafe { (self.queue.plugin.commit)(self.queue.queue.as_ptr()) };
+        self.queue.commit();
         self.queued = true;
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
