@@ -4,7 +4,7 @@
 //!   DpdkLink --- plugin: functions of libcxloe_dpdk.so ---> DPDK's driver ---> card, or memory shared with a
 //!   process
 //!       |            (loaded when an interface is named dpdk:DEVICE)
-//!       |------ queue: buffers to write to, bursts received
+//!       |------ burst: frames received last ---> queue: buffers to write to, frames received
 //!       |------ device: names, DPDK's start, queues in use ---> steering: rules that lead frames to queues
 //!       `------ counter: PFC frames that the device counts
 //! ```
@@ -16,6 +16,7 @@
 
 #![expect(unsafe_code, reason = "the plug-in lends frames as raw pointers")]
 
+mod burst;
 mod counter;
 mod device;
 mod plugin;
@@ -34,11 +35,12 @@ use cxloe_wire::frame::{Mac, vlan};
 
 use crate::link_detail::LinkDetail;
 use crate::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use burst::Burst;
 pub use counter::{DeviceCounter, pfc_counter};
 pub use device::PREFIX;
 use device::{Device, DeviceName};
+use plugin::DeviceInfo;
 pub use plugin::PLUGIN;
-use plugin::{BURST, DeviceInfo, Frame};
 use queue::Queue;
 
 /// Maximum sleep of a thread that waits for frames, as no interrupt ends the sleep.
@@ -113,8 +115,8 @@ pub struct DpdkLink {
     ethertype: [u8; 2],
     tx: DpdkTransmit,
     counters: LinkCounters,
-    /// Frames received in advance, for the next call of `receive`; at most a burst.
-    waiting: Vec<Frame>,
+    /// Frames received last. Those that are left are for the next call of `receive`.
+    burst: Burst,
     /// Whether the link must be opened again to reconnect after the process at the other end was restarted.
     connects_by_opening: bool,
     /// Number of calls of `receive` that found nothing.
@@ -171,7 +173,7 @@ impl DpdkLink {
                 counters: LinkCounters::default(),
             },
             counters: LinkCounters::default(),
-            waiting: Vec::with_capacity(BURST),
+            burst: Burst::default(),
             connects_by_opening: device.name.connects_by_opening(),
             idle: 0,
             alone: None,
@@ -196,35 +198,12 @@ impl DpdkLink {
         })
     }
 
-    /// Receives a burst in advance, unless frames received in advance are left.
-    fn receive_ahead(&mut self) {
-        if self.waiting.is_empty() {
-            let mut frames = [Frame { bytes: std::ptr::null_mut(), length: 0 }; BURST];
-            let count = self.tx.queue.receive(&mut frames, BURST);
-            self.waiting.extend_from_slice(&frames[..count]);
-        }
-    }
-
-    /// Passes at most `budget` of the frames received in advance. Returns their number.
-    fn pass_ahead(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> usize {
-        let mut frames = std::mem::take(&mut self.waiting);
-        let count = frames.len().min(budget);
-        self.pass(&frames[..count], on_frame);
-        frames.drain(..count);
-        // The frames of a burst are released together.
-        if frames.is_empty() {
-            self.tx.queue.release();
-        }
-        self.waiting = frames;
-        count
-    }
-
-    /// Passes the frames for this node to `on_frame`. The caller releases them.
+    /// Passes at most `budget` frames of the burst; those for this node go to `on_frame`. Returns their number.
     #[inline]
-    fn pass(&mut self, frames: &[Frame], on_frame: &mut OnFrame<'_>) {
+    fn pass(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> usize {
+        let frames = self.burst.take(budget);
         for frame in frames {
-            // SAFETY: the frame is valid until its burst is released, which the caller does afterwards, and no other
-            // reference to it exists.
+            // SAFETY: the frame is valid until the next burst is received, and no other reference to it exists.
             let bytes = unsafe { std::slice::from_raw_parts_mut(frame.bytes, frame.length as usize) };
             let bytes = vlan::strip(bytes);
             let is_ours = bytes.len() >= ETHERNET_HEADER
@@ -238,6 +217,7 @@ impl DpdkLink {
             self.counters.rx_bytes += bytes.len() as u64;
             on_frame(bytes, &mut self.tx);
         }
+        frames.len()
     }
 }
 
@@ -255,25 +235,20 @@ impl Link for DpdkLink {
     #[inline]
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let mut received = 0;
-        if !self.waiting.is_empty() {
-            received = self.pass_ahead(budget, on_frame);
-            if !self.waiting.is_empty() {
-                return Ok(received);
-            }
-        }
-        let mut frames = [Frame { bytes: std::ptr::null_mut(), length: 0 }; BURST];
         while received < budget {
-            let count = self.tx.queue.receive(&mut frames, budget - received);
-            if count == 0 {
+            self.burst.fill(&mut self.tx.queue);
+            if self.burst.left() == 0 {
                 self.idle = self.idle.wrapping_add(1);
                 if self.idle.is_multiple_of(IDLE_CHECK) {
                     self.check_other_end()?;
                 }
                 break;
             }
-            self.pass(&frames[..count], on_frame);
-            self.tx.queue.release();
-            received += count;
+            received += self.pass(budget - received, on_frame);
+            // The ring is empty then, and answers would wait for another look at it.
+            if !self.burst.was_full() {
+                break;
+            }
         }
         Ok(received)
     }
@@ -282,7 +257,7 @@ impl Link for DpdkLink {
     /// count these, the link sees no more than a burst.
     #[inline]
     fn holds(&mut self, count: usize) -> bool {
-        let ahead = self.waiting.len();
+        let ahead = self.burst.left();
         // Callers ask for one or two frames in each round. The device's answer would take its time and change nothing.
         if ahead >= count || count <= 2 {
             return ahead >= count;
@@ -290,8 +265,8 @@ impl Link for DpdkLink {
         if let Some(in_ring) = self.tx.queue.waiting() {
             return ahead + in_ring >= count;
         }
-        self.receive_ahead();
-        self.waiting.len() >= count
+        self.burst.fill(&mut self.tx.queue);
+        self.burst.left() >= count
     }
 
     #[inline]
@@ -315,9 +290,9 @@ impl Link for DpdkLink {
         self.check_other_end()?;
         let until = Instant::now() + timeout;
         loop {
-            self.receive_ahead();
+            self.burst.fill(&mut self.tx.queue);
             let left = until.saturating_duration_since(Instant::now());
-            if !self.waiting.is_empty() || left.is_zero() {
+            if self.burst.left() > 0 || left.is_zero() {
                 return Ok(());
             }
             thread::sleep(left.min(SLEEP_MAX));

@@ -57,13 +57,13 @@ impl Queue {
         self.plugin.is_up(self.port)
     }
 
-    /// Receives up to `most` frames, and at most a burst. Returns their number.
+    /// Receives at most a burst of frames. Returns their number.
     #[inline]
-    pub fn receive(&mut self, frames: &mut [Frame; BURST], most: usize) -> usize {
-        // SAFETY: the queue is live; `frames` has space for a burst, and at most `most` frames are written.
-        unsafe {
-            (self.plugin.receive)(self.queue.as_ptr(), frames.as_mut_ptr(), most.min(BURST) as u32) as usize
-        }
+    pub fn receive(&mut self, frames: &mut [Frame; BURST]) -> usize {
+        // SAFETY: the queue is live, and at most as many frames are written as `frames` has space for.
+        let count =
+            unsafe { (self.plugin.receive)(self.queue.as_ptr(), frames.as_mut_ptr(), BURST as u32) as usize };
+        count.min(BURST)
     }
 
     /// Releases the frames received last.
