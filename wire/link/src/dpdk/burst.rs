@@ -28,6 +28,12 @@ impl Burst {
         self.end - self.next
     }
 
+    /// Frames that are left.
+    #[inline]
+    pub fn rest(&self) -> &[Frame] {
+        &self.frames[self.next..self.end]
+    }
+
     /// Whether the burst had as many frames as a burst can have, so that more may wait in the device's ring.
     #[inline]
     pub fn was_full(&self) -> bool {
@@ -63,11 +69,11 @@ mod tests {
     #[test]
     fn a_burst_is_taken_in_parts() {
         let mut burst = Burst { end: 5, ..Burst::default() };
-        assert!(!burst.was_full() && burst.left() == 5);
+        assert!(!burst.was_full() && burst.left() == 5 && burst.rest().len() == 5);
         burst.frames.iter_mut().zip(10..).for_each(|(frame, length)| frame.length = length);
         let mut lengths = |most| burst.take(most).iter().map(|frame| frame.length).collect::<Vec<_>>();
         assert_eq!([lengths(3), lengths(9), lengths(9)], [vec![10, 11, 12], vec![13, 14], vec![]]);
-        assert_eq!(burst.left(), 0);
+        assert!(burst.left() == 0 && burst.rest().is_empty());
         burst.end = BURST;
         assert!(burst.was_full());
     }

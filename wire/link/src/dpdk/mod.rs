@@ -117,6 +117,8 @@ pub struct DpdkLink {
     counters: LinkCounters,
     /// Frames received last. Those that are left are for the next call of `receive`.
     burst: Burst,
+    /// Whether the ring was looked at to show frames, so that the next call of `receive` need not look.
+    looked: bool,
     /// Whether the link must be opened again to reconnect after the process at the other end was restarted.
     connects_by_opening: bool,
     /// Number of calls of `receive` that found nothing.
@@ -174,6 +176,7 @@ impl DpdkLink {
             },
             counters: LinkCounters::default(),
             burst: Burst::default(),
+            looked: false,
             connects_by_opening: device.name.connects_by_opening(),
             idle: 0,
             alone: None,
@@ -236,7 +239,9 @@ impl Link for DpdkLink {
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let mut received = 0;
         while received < budget {
-            self.burst.fill(&mut self.tx.queue);
+            if !std::mem::take(&mut self.looked) {
+                self.burst.fill(&mut self.tx.queue);
+            }
             if self.burst.left() == 0 {
                 self.idle = self.idle.wrapping_add(1);
                 if self.idle.is_multiple_of(IDLE_CHECK) {
@@ -251,6 +256,16 @@ impl Link for DpdkLink {
             }
         }
         Ok(received)
+    }
+
+    #[inline]
+    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+        self.burst.fill(&mut self.tx.queue);
+        self.looked = true;
+        for frame in self.burst.rest().iter().take(budget) {
+            // SAFETY: the frame is valid until the next burst is received, and nothing changes it meanwhile.
+            look(unsafe { std::slice::from_raw_parts(frame.bytes, frame.length as usize) });
+        }
     }
 
     /// Counts the frames received in advance and, from three on, those in the device's ring. With a driver that does not

@@ -61,6 +61,32 @@ pub fn a_queue_is_seen() -> Outcome {
     same(&frames, &got)
 }
 
+/// Frames are shown before they are received, as many as are asked for, and received as often as others: once. A look that
+/// finds nothing hides no frame that comes later.
+pub fn frames_are_shown_and_then_received() -> Outcome {
+    let lab = cable().build()?;
+    let [mut a, mut b] = ends(&lab, LinkKind::DPDK)?;
+    let (from, to) = (a.info().mac, b.info().mac);
+    let frames: Vec<_> = (0..4).map(|number| ours(to, from, 60, number)).collect();
+    let shown = |link: &mut dyn Link, most| {
+        let mut shown = Vec::new();
+        link.peek(most, &mut |frame| shown.push(frame.to_vec()));
+        shown
+    };
+    for frame in &frames[..3] {
+        queue(&mut *a, frame)?;
+    }
+    a.flush()?;
+    same(&frames[..2], &shown(&mut *b, 2))?;
+    same(&frames[..3], &shown(&mut *b, 64))?;
+    ensure(b.holds(3), "frames that were shown do not count")?;
+    same(&frames[..3], &take(&mut *b, 3)?)?;
+    ensure(shown(&mut *b, 64).is_empty(), "frames are shown after they were received")?;
+    queue(&mut *a, &frames[3])?;
+    a.flush()?;
+    same(&frames[3..], &take(&mut *b, 1)?)
+}
+
 /// The cable has a larger MTU than the link. Longer frames are counted as lost, and the next short one passes.
 pub fn frames_longer_than_a_buffer_are_lost() -> Outcome {
     let lab = cable().mtu(9000).build()?;

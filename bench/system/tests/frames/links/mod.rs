@@ -83,6 +83,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     if standing == LabPrivilege::Root {
         tests.extend(OF_ALL.map(|(name, test)| by_dpdk(name, move || test(LinkKind::DPDK))));
         tests.push(by_dpdk("a_queue_is_seen", a_queue_is_seen));
+        tests.push(by_dpdk("frames_are_shown_and_then_received", frames_are_shown_and_then_received));
         let long = "frames_longer_than_a_buffer_are_lost";
         tests.push(by_dpdk(long, frames_longer_than_a_buffer_are_lost));
     }
