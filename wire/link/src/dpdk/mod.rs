@@ -135,6 +135,8 @@ struct DpdkTransmit {
     lent: usize,
     /// Whether committed frames may wait to be sent.
     queued: bool,
+    /// Whether the next frame is to be sent at its commit.
+    hastened: bool,
     counters: LinkCounters,
 }
 
@@ -172,6 +174,7 @@ impl DpdkLink {
                 priority: config.priority,
                 lent: 0,
                 queued: false,
+                hastened: false,
                 counters: LinkCounters::default(),
             },
             counters: LinkCounters::default(),
@@ -358,6 +361,11 @@ impl Transmit for DpdkTransmit {
     }
 
     #[inline]
+    fn hasten(&mut self) {
+        self.hastened = true;
+    }
+
+    #[inline]
     fn commit(&mut self) {
         let len = std::mem::take(&mut self.lent);
         if len == 0 {
@@ -373,6 +381,9 @@ impl Transmit for DpdkTransmit {
         self.queued = true;
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
+        if std::mem::take(&mut self.hastened) {
+            self.send();
+        }
     }
 }
 

@@ -87,6 +87,24 @@ pub fn frames_are_shown_and_then_received() -> Outcome {
     same(&frames[3..], &take(&mut *b, 1)?)
 }
 
+/// A hastened frame leaves at its commit, behind those committed before it. The next one waits for the flush again.
+pub fn a_hastened_frame_leaves_at_its_commit() -> Outcome {
+    let lab = cable().build()?;
+    let [mut a, mut b] = ends(&lab, LinkKind::DPDK)?;
+    let (from, to) = (a.info().mac, b.info().mac);
+    let frames: Vec<_> = (0..3).map(|number| ours(to, from, 60, number)).collect();
+    queue(&mut *a, &frames[0])?;
+    ensure(a.has_unsent(), "a frame left before the flush")?;
+    a.transmit().hasten();
+    queue(&mut *a, &frames[1])?;
+    ensure(!a.has_unsent(), "a hastened frame waits")?;
+    same(&frames[..2], &take(&mut *b, 2)?)?;
+    queue(&mut *a, &frames[2])?;
+    ensure(a.has_unsent(), "a frame was hastened that nobody hastened")?;
+    a.flush()?;
+    same(&frames[2..], &take(&mut *b, 1)?)
+}
+
 /// The cable has a larger MTU than the link. Longer frames are counted as lost, and the next short one passes.
 pub fn frames_longer_than_a_buffer_are_lost() -> Outcome {
     let lab = cable().mtu(9000).build()?;

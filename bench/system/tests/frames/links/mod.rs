@@ -84,6 +84,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         tests.extend(OF_ALL.map(|(name, test)| by_dpdk(name, move || test(LinkKind::DPDK))));
         tests.push(by_dpdk("a_queue_is_seen", a_queue_is_seen));
         tests.push(by_dpdk("frames_are_shown_and_then_received", frames_are_shown_and_then_received));
+        tests.push(by_dpdk("a_hastened_frame_leaves_at_its_commit", a_hastened_frame_leaves_at_its_commit));
         let long = "frames_longer_than_a_buffer_are_lost";
         tests.push(by_dpdk(long, frames_longer_than_a_buffer_are_lost));
     }
