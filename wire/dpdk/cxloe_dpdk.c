@@ -47,16 +47,20 @@ struct cxloe_dpdk_queue {
 /* Made for the first link of a queue, and kept. */
 static struct rte_mempool *pools[RTE_MAX_ETHPORTS][CXLOE_DPDK_QUEUES];
 
-/* Gives the calling thread an lcore, or none, and returns the one that it had.
- *
- * A pool keeps a cache for each lcore, and buffers in a cache are for that lcore alone. So each queue has an lcore, which the
- * thread that uses the queue takes meanwhile. If threads had lcores of their own, those that have ended, or wait for their
- * turn, would keep all buffers of the pool. */
+/* Gives the calling thread an lcore, or none, and returns the one that it had. */
 static inline unsigned int take_lcore(unsigned int lcore) {
     const unsigned int had = rte_lcore_id();
     RTE_PER_LCORE(_lcore_id) = lcore;
     return had;
 }
+
+/* Gives the calling thread the lcore of a queue.
+ *
+ * A pool keeps a cache for each lcore, and buffers in a cache are for that lcore alone. So each queue has an lcore, and every
+ * call that touches the queue's buffers takes it. If threads had lcores of their own, those that have ended, or wait for
+ * their turn, would keep all buffers of the pool. The thread keeps the lcore when it leaves the queue to another: without one
+ * of these calls it touches no buffer. */
+static inline void use_lcore(const struct cxloe_dpdk_queue *queue) { RTE_PER_LCORE(_lcore_id) = queue->lcore; }
 
 /* Drivers take one call for a port at a time, except those that send and receive. A thread that controls a port has no lcore,
  * and so leaves no buffers in a cache. */
@@ -314,12 +318,6 @@ static unsigned int new_lcore(void) {
     return take_lcore(had);
 }
 
-static void end_lcore(unsigned int lcore) {
-    const unsigned int had = take_lcore(lcore);
-    rte_thread_unregister();
-    take_lcore(had);
-}
-
 struct cxloe_dpdk_queue *cxloe_dpdk_queue(uint16_t port, uint16_t number) {
     struct cxloe_dpdk_queue *queue = calloc(1, sizeof *queue);
     if (!queue) return NULL;
@@ -331,16 +329,23 @@ struct cxloe_dpdk_queue *cxloe_dpdk_queue(uint16_t port, uint16_t number) {
     return queue;
 }
 
+/* Releases the frames received last; the thread has the queue's lcore. */
+static inline void release(struct cxloe_dpdk_queue *queue) {
+    if (queue->received == 0) return;
+    rte_pktmbuf_free_bulk(queue->rx, queue->received);
+    queue->received = 0;
+}
+
 void cxloe_dpdk_free(struct cxloe_dpdk_queue *queue) {
-    cxloe_dpdk_release(queue);
-    const unsigned int had = take_lcore(queue->lcore);
+    use_lcore(queue);
+    release(queue);
     /* The buffer that is lent is the last one of the spares. */
     rte_pktmbuf_free_bulk(queue->tx, queue->queued);
     rte_pktmbuf_free_bulk(queue->spares, queue->spare);
     /* The pool is kept, and its next queue may have another lcore. */
     rte_mempool_cache_flush(NULL, queue->pool);
-    take_lcore(had);
-    end_lcore(queue->lcore);
+    /* Ends the lcore, which this thread has then no more. */
+    rte_thread_unregister();
     free(queue);
 }
 
@@ -353,7 +358,8 @@ void cxloe_dpdk_count(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_counters
 }
 
 uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_frame *frames, uint32_t most) {
-    const unsigned int had = take_lcore(queue->lcore);
+    use_lcore(queue);
+    release(queue);
     most = RTE_MIN(most, CXLOE_DPDK_BURST);
     const uint16_t count = rte_eth_rx_burst(queue->port, queue->number, queue->rx, (uint16_t)most);
     uint32_t whole = 0;
@@ -370,27 +376,16 @@ uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_fr
         whole++;
     }
     queue->received = whole;
-    take_lcore(had);
     return whole;
 }
 
 int cxloe_dpdk_waiting(struct cxloe_dpdk_queue *queue) { return rte_eth_rx_queue_count(queue->port, queue->number); }
 
-void cxloe_dpdk_release(struct cxloe_dpdk_queue *queue) {
-    if (queue->received == 0) return;
-    const unsigned int had = take_lcore(queue->lcore);
-    rte_pktmbuf_free_bulk(queue->rx, queue->received);
-    take_lcore(had);
-    queue->received = 0;
-}
-
 uint8_t *cxloe_dpdk_slot(struct cxloe_dpdk_queue *queue, uint32_t length) {
     if (length > queue->room || queue->queued == CXLOE_DPDK_BURST) return NULL;
     if (unlikely(queue->spare == 0)) {
-        const unsigned int had = take_lcore(queue->lcore);
-        const int code = rte_pktmbuf_alloc_bulk(queue->pool, queue->spares, CXLOE_DPDK_BURST);
-        take_lcore(had);
-        if (code != 0) return NULL;
+        use_lcore(queue);
+        if (rte_pktmbuf_alloc_bulk(queue->pool, queue->spares, CXLOE_DPDK_BURST) != 0) return NULL;
         queue->spare = CXLOE_DPDK_BURST;
     }
     struct rte_mbuf *mbuf = queue->spares[queue->spare - 1];
@@ -409,9 +404,8 @@ void cxloe_dpdk_commit(struct cxloe_dpdk_queue *queue) {
 
 uint32_t cxloe_dpdk_flush(struct cxloe_dpdk_queue *queue) {
     if (queue->queued == 0) return 0;
-    const unsigned int had = take_lcore(queue->lcore);
+    use_lcore(queue);
     const uint16_t sent = rte_eth_tx_burst(queue->port, queue->number, queue->tx, (uint16_t)queue->queued);
-    take_lcore(had);
     queue->queued -= sent;
     if (unlikely(queue->queued)) memmove(queue->tx, queue->tx + sent, queue->queued * sizeof queue->tx[0]);
     return queue->queued;

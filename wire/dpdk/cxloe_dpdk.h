@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CXLOE_DPDK_VERSION 3u
+#define CXLOE_DPDK_VERSION 4u
 
 /* Most frames of one burst. */
 #define CXLOE_DPDK_BURST 32u
@@ -116,14 +116,11 @@ void cxloe_dpdk_free(struct cxloe_dpdk_queue *queue);
 /* Frames lost since the port was opened: those of the queue, and for the first queue also those of the port. */
 void cxloe_dpdk_count(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_counters *counters);
 
-/* Receives up to `most` frames, which stay valid until cxloe_dpdk_release. */
+/* Receives up to `most` frames, which stay valid until the next call: it releases them first. */
 uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_frame *frames, uint32_t most);
 
 /* Frames that wait in the device's ring to be received; a negative number if its driver does not count them. */
 int cxloe_dpdk_waiting(struct cxloe_dpdk_queue *queue);
-
-/* Releases all frames received last. */
-void cxloe_dpdk_release(struct cxloe_dpdk_queue *queue);
 
 /* A buffer for a frame of `length` bytes; NULL if none is free. The same one until it is committed. */
 uint8_t *cxloe_dpdk_slot(struct cxloe_dpdk_queue *queue, uint32_t length);

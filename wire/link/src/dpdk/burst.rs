@@ -46,9 +46,6 @@ impl Burst {
         if self.left() > 0 {
             return;
         }
-        if self.end > 0 {
-            queue.release();
-        }
         self.next = 0;
         self.end = queue.receive(&mut self.frames);
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 /// Version of the interface between program and plug-in; both must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Maximum number of frames that one call receives.
 pub const BURST: usize = 32;
 /// Maximum number of queues of a port.
@@ -105,7 +105,6 @@ pub struct Plugin {
     pub(super) free: unsafe extern "C" fn(*mut c_void),
     pub(super) receive: unsafe extern "C" fn(*mut c_void, *mut Frame, u32) -> u32,
     pub(super) waiting: unsafe extern "C" fn(*mut c_void) -> c_int,
-    pub(super) release: unsafe extern "C" fn(*mut c_void),
     pub(super) slot: unsafe extern "C" fn(*mut c_void, u32) -> *mut u8,
     pub(super) commit: unsafe extern "C" fn(*mut c_void),
     pub(super) flush: unsafe extern "C" fn(*mut c_void) -> u32,
@@ -166,7 +165,6 @@ impl Plugin {
             free: function!("free"),
             receive: function!("receive"),
             waiting: function!("waiting"),
-            release: function!("release"),
             slot: function!("slot"),
             commit: function!("commit"),
             flush: function!("flush"),

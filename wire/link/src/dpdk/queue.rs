@@ -57,20 +57,14 @@ impl Queue {
         self.plugin.is_up(self.port)
     }
 
-    /// Receives at most a burst of frames. Returns their number.
+    /// Releases the frames received last, and receives at most a burst. Returns the number of frames. References to
+    /// earlier frames must not exist any more.
     #[inline]
     pub fn receive(&mut self, frames: &mut [Frame; BURST]) -> usize {
         // SAFETY: the queue is live, and at most as many frames are written as `frames` has space for.
         let count =
             unsafe { (self.plugin.receive)(self.queue.as_ptr(), frames.as_mut_ptr(), BURST as u32) as usize };
         count.min(BURST)
-    }
-
-    /// Releases the frames received last.
-    #[inline]
-    pub fn release(&mut self) {
-        // SAFETY: the queue is live, and no reference to its frames exists any more.
-        unsafe { (self.plugin.release)(self.queue.as_ptr()) }
     }
 
     /// Number of frames that wait in the device's ring; `None` if its driver does not count them.

@@ -181,7 +181,7 @@ pub fn what_is_missing_is_named() -> Outcome {
     };
     let memif = device(&rig, "client", CN, "");
     failed_with(&run(Some("/none/such.so"), &memif, &[])?, 2, &["/none/such.so", "make dpdk", "CXLOE_DPDK"])?;
-    failed_with(&run(Some(text(&other)), &memif, &[])?, 2, &["version 99", "this program 3"])?;
+    failed_with(&run(Some(text(&other)), &memif, &[])?, 2, &["version 99", "this program 4"])?;
     failed_with(&run(None, "dpdk:net_nothing0", &[])?, 2, &["no driver of DPDK takes `net_nothing0`"])?;
     failed_with(&run(None, "dpdk:", &[])?, 2, &["names no device"])?;
     failed_with(&run(None, &memif, &["--encap", "udp"])?, 2, &["leave --link and --encap out"])?;
