@@ -28,7 +28,7 @@ use crate::{LinkConfig, LinkError};
 pub const PREFIX: &str = "dpdk:";
 /// Driver for memory that is shared with another process.
 const SHARED_MEMORY: &str = "net_memif";
-/// Size in megabytes of the memory on a machine without huge pages, without that of queues.
+/// Size in megabytes of the memory of a process with virtual devices, without that of queues.
 const MEMORY: u32 = 104;
 /// Size in megabytes of the memory for the buffers of a queue, at the largest MTU.
 const MEMORY_OF_QUEUE: u32 = 24;
@@ -259,7 +259,10 @@ fn runtime(name: &DeviceName, queues: u16) -> Result<&'static Runtime, String> {
     let plugin = Plugin::load()?;
     let pci = name.is_on_pci();
     let affinity = Affinity::of_this_thread();
-    let started = plugin.start(&arguments(name, queues, affinity.first(), has_huge_pages()));
+    // A card needs huge pages, however few there are. A virtual device takes them if they are enough.
+    let needed = if pci { 1 } else { memory(queues) };
+    let huge_pages = free_huge_memory(Path::new("/sys")) >= u64::from(needed);
+    let started = plugin.start(&arguments(name, queues, affinity.first(), huge_pages));
     // DPDK pins the calling thread to one CPU when it starts; this undoes the pinning.
     affinity.restore();
     started.map_err(|why| explained(&why, pci))?;
@@ -292,18 +295,28 @@ fn arguments(name: &DeviceName, queues: u16, cpu: usize, huge_pages: bool) -> Ve
     match huge_pages {
         true => arguments.push("--in-memory".into()),
         false => {
-            let memory = (MEMORY + MEMORY_OF_QUEUE * u32::from(queues)).to_string();
+            let memory = memory(queues).to_string();
             arguments.extend(["--no-shconf", "--no-huge", "-m", &memory].map(Into::into));
         }
     }
     arguments
 }
 
-fn has_huge_pages() -> bool {
-    let Ok(sizes) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return false };
-    let free =
-        |size: &Path| std::fs::read_to_string(size.join("free_hugepages")).ok()?.trim().parse::<u64>().ok();
-    sizes.flatten().any(|size| free(&size.path()).is_some_and(|free| free > 0))
+/// Size in megabytes of the memory of a process with `queues` queues.
+fn memory(queues: u16) -> u32 {
+    MEMORY + MEMORY_OF_QUEUE * u32::from(queues)
+}
+
+/// Size in megabytes of the free huge pages of all sizes. `sys` is the root of sysfs.
+fn free_huge_memory(sys: &Path) -> u64 {
+    let free_kib = |size: &Path| {
+        let name = size.file_name()?.to_str()?.strip_prefix("hugepages-")?;
+        let kib: u64 = name.strip_suffix("kB")?.parse().ok()?;
+        let pages: u64 = std::fs::read_to_string(size.join("free_hugepages")).ok()?.trim().parse().ok()?;
+        Some(pages.saturating_mul(kib))
+    };
+    let Ok(sizes) = std::fs::read_dir(sys.join("kernel/mm/hugepages")) else { return 0 };
+    sizes.flatten().filter_map(|size| free_kib(&size.path())).fold(0, u64::saturating_add) >> 10
 }
 
 /// CPUs that a thread may run on.
@@ -511,6 +524,19 @@ mod tests {
             let all = arguments(&shared, queues, 0, false);
             assert!(all.ends_with(&["--no-pci", "--no-shconf", "--no-huge", "-m", memory].map(Into::into)));
         }
+    }
+
+    #[test]
+    fn free_huge_pages_are_counted_by_their_sizes() {
+        let sys = tempfile::tempdir().unwrap();
+        assert_eq!(free_huge_memory(sys.path()), 0);
+        for (size, free) in [("hugepages-2048kB", "65\n"), ("hugepages-1048576kB", "2\n"), ("others", "9\n")]
+        {
+            let folder = sys.path().join("kernel/mm/hugepages").join(size);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("free_hugepages"), free).unwrap();
+        }
+        assert_eq!(free_huge_memory(sys.path()), 130 + 2048);
     }
 
     #[test]
