@@ -7,6 +7,7 @@
 //!       |------ burst: frames received last ---> queue: buffers to write to, frames received
 //!       |------ device: names, DPDK's start, queues in use ---> steering: rules that lead frames to queues
 //!       `------ counter: PFC frames that the device counts
+//!   BareEnd: frames without a link, to measure
 //! ```
 //!
 //! A frame is written and read in DPDK's own buffers. Arrivals cause no interrupt, so a thread that waits
@@ -16,6 +17,7 @@
 
 #![expect(unsafe_code, reason = "the plug-in lends frames as raw pointers")]
 
+mod bare;
 mod burst;
 mod counter;
 mod device;
@@ -35,6 +37,7 @@ use cxloe_wire::frame::{Mac, vlan};
 
 use crate::link_detail::LinkDetail;
 use crate::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+pub use bare::BareEnd;
 use burst::Burst;
 pub use counter::{DeviceCounter, pfc_counter};
 pub use device::PREFIX;
