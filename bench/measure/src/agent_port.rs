@@ -2,17 +2,16 @@
 //! process's own line port are measured alternately, for comparison.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use cxloe_client::client::Client;
-use cxloe_wire::frame::{LINE_SIZE, PAGE_LINES};
+use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::random::Random;
 
 use super::latency::LatencyPlan;
+use super::pages::{PAGE, at_random};
 use super::{MeasureError, MeasuredRegion};
 use crate::report::Samples;
 
-const PAGE: usize = PAGE_LINES * LINE_SIZE;
 /// Number of line operations for each page operation; this number of lines takes about as long as one page.
 const LINES_PER_PAGE: u64 = 4;
 
@@ -51,31 +50,6 @@ impl AgentResults {
     }
 }
 
-/// Times `operation` `count` times, each at a random multiple of `size` in `region`, which is given as first
-/// HPA and length in bytes.
-fn at_random(
-    region: (u64, u64),
-    size: usize,
-    count: u64,
-    addresses: &mut Random,
-    samples: &mut Samples,
-    mut operation: impl FnMut(u64) -> Result<(), MeasureError>,
-) -> Result<(), MeasureError> {
-    let (first, bytes) = region;
-    let mut next = || first + addresses.below((bytes / size as u64).max(1)) * size as u64;
-    // Untimed operations warm the caches and let threads settle on their cores.
-    for _ in 0..count / 20 + 10 {
-        operation(next())?;
-    }
-    for _ in 0..count {
-        let at = next();
-        let start = Instant::now();
-        operation(at)?;
-        samples.record_ns(start.elapsed().as_nanos() as u64);
-    }
-    Ok(())
-}
-
 impl AgentPort {
     /// Measures single operations through the agent, in alternation with pages through the port of `target`. Calls
     /// `progress` for each of `trials * 4` steps.
@@ -88,38 +62,54 @@ impl AgentPort {
         plan: LatencyPlan,
         progress: &mut dyn FnMut(&str),
     ) -> Result<AgentResults, MeasureError> {
-        let LatencyPlan { trials, operations } = plan;
-        let pages = (operations / LINES_PER_PAGE).max(1);
         let mut results = AgentResults::default();
         let mut addresses = Random::new(4096);
-        let region = (self.hpa, self.bytes);
-        let mut room = vec![0; PAGE];
-        for _ in 0..trials {
+        for _ in 0..plan.trials {
             let bounce = target.bounce();
             target.check()?;
-            let random = &mut addresses;
             progress("pages, by the line port");
-            let own = (target.hpa, target.bytes);
-            at_random(own, PAGE, pages, random, &mut results.port_read4k, |hpa| {
-                Ok(target.port.read_bytes(hpa, black_box(&mut room))?)
-            })?;
-            progress("lines, through the agent");
-            at_random(region, LINE_SIZE, operations, random, &mut results.read64, |hpa| {
-                black_box(self.client.read(hpa)?);
-                Ok(())
-            })?;
-            progress("lines written, through the agent");
-            at_random(region, LINE_SIZE, operations, random, &mut results.write64, |hpa| {
-                Ok(self.client.write(hpa, &[hpa as u8; LINE_SIZE])?)
-            })?;
-            progress("pages, through the agent");
-            at_random(region, PAGE, pages, random, &mut results.read4k, |hpa| {
-                Ok(self.client.read_bytes(hpa, black_box(&mut room))?)
-            })?;
-            let AgentResults { read64, write64, read4k, port_read4k } = &mut results;
-            [read64, write64, read4k, port_read4k].into_iter().for_each(|samples| samples.end_trial(bounce));
+            target.page_reads(pages_of(plan.operations), &mut addresses, &mut results.port_read4k)?;
+            results.port_read4k.end_trial(bounce);
+            self.trial((plan.operations, bounce), &mut addresses, &mut results, progress)?;
         }
         self.client.flush()?;
         Ok(results)
     }
+
+    /// Makes one trial of operations of each kind through the agent, recorded with the latency `bounce` between cores.
+    /// The caller flushes after the last trial. Calls `progress` for three steps.
+    ///
+    /// # Errors
+    /// Returns errors of the agent.
+    pub fn trial(
+        &mut self,
+        (operations, bounce): (u64, Option<f64>),
+        addresses: &mut Random,
+        results: &mut AgentResults,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), MeasureError> {
+        let AgentResults { read64, write64, read4k, .. } = results;
+        let region = (self.hpa, self.bytes);
+        progress("lines, through the agent");
+        at_random(region, LINE_SIZE, operations, addresses, read64, |hpa| {
+            black_box(self.client.read(hpa)?);
+            Ok(())
+        })?;
+        progress("lines written, through the agent");
+        at_random(region, LINE_SIZE, operations, addresses, write64, |hpa| {
+            Ok(self.client.write(hpa, &[hpa as u8; LINE_SIZE])?)
+        })?;
+        progress("pages, through the agent");
+        let mut room = vec![0; PAGE];
+        at_random(region, PAGE, pages_of(operations), addresses, read4k, |hpa| {
+            Ok(self.client.read_bytes(hpa, black_box(&mut room))?)
+        })?;
+        [read64, write64, read4k].into_iter().for_each(|samples| samples.end_trial(bounce));
+        Ok(())
+    }
+}
+
+/// Number of page operations that go with a number of line operations.
+fn pages_of(lines: u64) -> u64 {
+    (lines / LINES_PER_PAGE).max(1)
 }

@@ -130,6 +130,16 @@ impl Agent {
         body: impl FnOnce(Words<'_>) -> Result<R, MeasureError>,
     ) -> Result<R, MeasureError> {
         let _turn = self.turn(target);
+        self.mapped_now(share, prefetch, body)
+    }
+
+    /// Does what [`mapped`](Self::mapped) does, outside of a turn: the agent runs.
+    pub(super) fn mapped_now<R>(
+        &self,
+        share: u64,
+        prefetch: bool,
+        body: impl FnOnce(Words<'_>) -> Result<R, MeasureError>,
+    ) -> Result<R, MeasureError> {
         let mapping = self.open(prefetch)?;
         let bytes = mapping.len() as u64;
         mapping.set_limit(bytes / share)?;

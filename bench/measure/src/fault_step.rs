@@ -95,11 +95,11 @@ pub fn in_place(mut target: MeasuredRegion) -> Result<(MeasuredRegion, Samples),
     Ok((target, samples))
 }
 
-/// Times `fault4k`: faults of a region mapped through an agent, one sample for each page.
+/// Times `fault4k`: faults of a region mapped through an agent that runs all the time, one sample for each page.
 ///
 /// # Errors
 /// Returns any [`MeasureError`], also for a wrong byte.
-pub fn through_agent(agent: &Agent, target: &MeasuredRegion) -> Result<Samples, MeasureError> {
+pub fn through_agent(agent: &Agent) -> Result<Samples, MeasureError> {
     let mut samples = Samples::new("fault4k");
     let attached = regions(&agent.socket)?.into_iter().find(|r| r.region.as_str() == agent.region);
     let attached = attached.ok_or_else(|| MeasureError::NotAttached(agent.region.clone()))?;
@@ -110,9 +110,9 @@ pub fn through_agent(agent: &Agent, target: &MeasuredRegion) -> Result<Samples, 
     }
     client.flush()?;
     drop(client);
-    agent.mapped(target, 1, true, |words| touch_all(words, pages, &mut samples))?;
+    agent.mapped_now(1, true, |words| touch_all(words, pages, &mut samples))?;
     // A new mapping has no pages, so each is fetched from the memory node with what was written back.
-    agent.mapped(target, 1, true, |words| check_pages(words, pages, true))?;
+    agent.mapped_now(1, true, |words| check_pages(words, pages, true))?;
     Ok(samples)
 }
 

@@ -31,6 +31,7 @@ pub mod hits;
 pub mod latency;
 pub mod machine;
 pub mod nbd;
+mod pages;
 pub mod pattern;
 pub mod report;
 pub mod scale;

@@ -167,8 +167,8 @@ impl Agent {
     }
 
     /// Times page faults of this process in the agent's region.
-    pub fn faults(&self, target: &MeasuredRegion) -> Result<Samples, MeasureError> {
+    pub fn faults(&self) -> Result<Samples, MeasureError> {
         let region = fault::Agent { socket: self.socket.clone(), region: NAME.into(), processes: Vec::new() };
-        fault_step::through_agent(&region, target)
+        fault_step::through_agent(&region)
     }
 }

@@ -211,7 +211,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         "page faults: {} fetched by the thread that touched them (inline), every byte right",
         pages(&inline)
     );
-    match agent.faults(&target) {
+    match agent.faults() {
         Ok(faults) => {
             report.add(&faults);
             to_stdout!(

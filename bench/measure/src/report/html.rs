@@ -68,6 +68,7 @@ impl Report {
                     p class="quiet" { "Virtual machine: " (hypervisor) }
                 }
                 (first)
+                @if !self.goals.is_empty() { (self.goal_section()) }
                 @if !self.ratios.is_empty() { (self.ratio_section()) }
                 @if !self.costs.is_empty() { (self.cost_section()) }
                 @if !self.conditions.is_empty() {

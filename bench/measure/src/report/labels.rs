@@ -1,5 +1,8 @@
 //! Descriptions of measurements, found by their names.
 
+/// Prefix of the names of measurements whose frames are not sealed, in a run that also measures sealed ones.
+pub const PLAIN: &str = "plain_";
+
 /// Names of latencies and rates, with their descriptions in reports.
 const LABELS: &[(&str, &str)] = &[
     ("echo64", "limit: a bare frame to the memory node and back"),
@@ -16,6 +19,11 @@ const LABELS: &[(&str, &str)] = &[
     ("fault4k", "first touch of a page; the agent fetches it"),
     ("fault4k_inline", "first touch of a page; the thread that touches it fetches it"),
     ("fetch4k", "limit: the bare frames of a page"),
+    (
+        "dpdk_echo64",
+        "limit: a bare frame there and back by the plug-in alone, between processes of their own",
+    ),
+    ("dpdk_fetch4k", "limit: the bare frames of a page by the plug-in alone"),
     ("uffd_floor4k", "limit: a page fault served from local memory by another thread"),
     ("uffd_inline_floor4k", "limit: a page fault served from local memory by the thread that has it"),
     ("spin20us", "20 us in which a thread only reads the clock: what the machine takes from any of them"),
@@ -41,8 +49,12 @@ const LABELS: &[(&str, &str)] = &[
 ];
 
 /// Returns the description of the measurement `name`; empty if there is none.
-pub(super) fn label(name: &str) -> &'static str {
-    LABELS.iter().find(|(known, _)| *known == name).map_or("", |(_, label)| label)
+pub(super) fn label(name: &str) -> String {
+    let find = |name: &str| LABELS.iter().find(|(known, _)| *known == name).map(|(_, label)| *label);
+    match name.strip_prefix(PLAIN) {
+        Some(sealed) => find(sealed).map_or_else(String::new, |label| format!("{label}; frames not sealed")),
+        None => find(name).unwrap_or_default().to_owned(),
+    }
 }
 
 /// Paragraph on the difference between a line read through the agent and one through the port of the
@@ -50,7 +62,19 @@ pub(super) fn label(name: &str) -> &'static str {
 pub(super) const AGENT_AND_PORT: &str = "<code>read64</code> and <code>agent_read64</code> both read one line, and \
     differ in who does. The line port is a part of the measuring process: one thread, spinning on a core of its own, puts \
     the frame on the link and takes the answer from it. The agent is another process: the request goes through a ring in \
-    shared memory to a thread that has to be woken when it sleeps, from there over the agent's own link (here packet \
-    sockets on a second interface), and all the way back, on cores that bench and memory node spin on meanwhile. What the \
+    shared memory to a thread that has to be woken when it sleeps, from there over the agent's own link, and \
+    all the way back, on cores that bench and memory node spin on meanwhile. What the \
     agent brings instead: it serves many programs, keeps regions mapped and cached for all of them, and costs no core while \
     nobody asks. A program that needs the shorter time opens a port, or maps its region inline.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_says_that_frames_are_not_sealed() {
+        assert_eq!(label("plain_write64"), format!("{}; frames not sealed", label("write64")));
+        assert!(label("write64").contains("line written"));
+        assert_eq!([label("plain_none"), label("none")], ["", ""]);
+    }
+}

@@ -14,6 +14,7 @@ pub mod csv;
 mod curves;
 mod error;
 mod expression;
+mod goal;
 pub mod html;
 mod json;
 mod labels;
@@ -31,7 +32,9 @@ pub use bar_groups::{Bar, BarGroup, bar_groups};
 pub use conditions::Conditions;
 pub use cost::Cost;
 pub use error::ReportError;
+pub use goal::FigureGoal;
 pub use json::json_text;
+pub use labels::PLAIN;
 pub use log::write_histogram_log;
 pub use plot::{AxisUnit, Curve, Plot, Scale};
 pub use ratio::{Class, Ratio, Statistic};
@@ -63,6 +66,9 @@ pub struct Report {
     /// Costs of operations in processor cycles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub costs: Vec<Cost>,
+    /// Goals of figures of this run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub goals: Vec<FigureGoal>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +133,7 @@ impl Report {
             conditions: vec![],
             plots: vec![],
             costs: vec![],
+            goals: vec![],
         }
     }
 

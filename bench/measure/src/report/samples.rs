@@ -84,6 +84,12 @@ impl Samples {
         &self.name
     }
 
+    /// Puts `prefix` before the name, to tell two measurements of one kind apart.
+    #[must_use]
+    pub fn with_prefix(self, prefix: &str) -> Self {
+        Self { name: format!("{prefix}{}", self.name), ..self }
+    }
+
     #[inline]
     pub fn record_ns(&mut self, time_ns: u64) {
         self.trial.saturating_record(time_ns.saturating_mul(self.per_ns));

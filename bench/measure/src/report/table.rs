@@ -5,7 +5,7 @@ pub use cxloe_daemon::command_line::{Table, new_table};
 use super::{Ratio, Report, Statistic, units};
 
 impl Report {
-    /// Formats a line about machine and link, then tables of the latencies, rates, costs and ratios that the
+    /// Formats a line about machine and link, then tables of the latencies, rates, costs, ratios and goals that the
     /// report has.
     pub fn tables(&self) -> String {
         let mut parts = vec![self.headline()];
@@ -52,6 +52,13 @@ impl Report {
                     target,
                     trials,
                 ]);
+            }
+            parts.push(table.to_string());
+        }
+        if !self.goals.is_empty() {
+            let mut table = new_table(super::goal::HEADS);
+            for goal in &self.goals {
+                table.add_row(goal.cells());
             }
             parts.push(table.to_string());
         }
