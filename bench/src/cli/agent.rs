@@ -21,7 +21,8 @@ use cxloe_measure::report::{Samples, Throughput, ThroughputTrial};
 use cxloe_measure::{MeasureError, MeasuredRegion, fault, fault_step};
 
 const NAME: &str = "quickstart";
-const SIZE: u64 = 32 << 20;
+/// Size of the agent's region in bytes.
+pub(super) const SIZE: u64 = 32 << 20;
 /// Line operations of each kind, per trial.
 const OPERATIONS: u64 = 5_000;
 /// Total number of single block reads in all trials, and the size of a block in bytes.
@@ -118,6 +119,24 @@ impl Agent {
         let mut port = AgentPort { client: Client::connect(&self.socket)?, hpa: self.hpa, bytes: SIZE };
         let plan = LatencyPlan { trials, operations: OPERATIONS / u64::from(trials.max(1)) };
         Ok(port.latency(target, plan, &mut |_| {})?)
+    }
+
+    /// Times lines and pages through the agent's port, without a port of this process beside it. `before` returns the
+    /// latency between cores, before each trial.
+    pub fn measure_alone(
+        &self,
+        trials: u32,
+        mut before: impl FnMut() -> Result<Option<f64>, Failure>,
+    ) -> Result<AgentResults, Failure> {
+        let mut port = AgentPort { client: Client::connect(&self.socket)?, hpa: self.hpa, bytes: SIZE };
+        let (mut results, mut addresses) = (AgentResults::default(), Random::new(4096));
+        let operations = OPERATIONS / u64::from(trials.max(1));
+        for _ in 0..trials {
+            let bounce = before()?;
+            port.trial((operations, bounce), &mut addresses, &mut results, &mut |_| {})?;
+        }
+        port.client.flush()?;
+        Ok(results)
     }
 
     /// Throughput of bulk reads of the agent's region through its port.

@@ -54,7 +54,8 @@ pub(super) fn start(
     Ok(ground.spawn(namespace, command)?)
 }
 
-fn log(state: &Path, program: &str) -> PathBuf {
+/// Path of the log of a program that [`start`] has started.
+pub(super) fn log(state: &Path, program: &str) -> PathBuf {
     state.join(format!("{}.log", program.replace(' ', "-")))
 }
 
@@ -77,7 +78,7 @@ pub(super) fn wait_for_nodes(url: &str, interrupt: &Interrupt) -> Result<(), Fai
 
 /// Prints the last lines of each daemon's log after a failure.
 pub(super) fn show_logs(state: &Path) {
-    for program in ["gmm", "mn-server", "cn-agent", "cn-agent nbd"] {
+    for program in ["gmm", "mn-server", "cn-agent", "cn-agent nbd", "cxloe-bench dpdk-echo"] {
         let Ok(log) = std::fs::read_to_string(log(state, program)) else { continue };
         let lines: Vec<&str> = log.lines().collect();
         to_stderr!("--- the last lines of {program}'s log");

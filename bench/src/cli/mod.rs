@@ -2,6 +2,7 @@
 
 mod agent;
 mod bandwidth;
+mod bare_dpdk;
 mod chaos;
 mod common;
 mod compare;
@@ -22,9 +23,12 @@ mod paper;
 mod pattern;
 mod programs;
 mod quickstart;
+mod quickstart_dpdk;
+mod quickstart_link;
 mod quickstart_place;
 mod report;
 mod scale;
+mod shared_memory;
 mod sim;
 mod survival;
 mod trace;
@@ -124,6 +128,9 @@ enum Command {
     /// Run one of the project's own programs of `programs`
     #[command(hide = true)]
     Work(work::Args),
+    /// Answer bare frames of `quickstart --link dpdk`
+    #[command(hide = true)]
+    DpdkEcho(bare_dpdk::Args),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh
@@ -146,6 +153,7 @@ pub fn run() -> ExitCode {
         // These are no measurements. `lab` has its own rights, log and signal handling; the others need none.
         Command::Lab(args) => return lab::run(args),
         Command::Work(args) => return ended(work::run(&args)),
+        Command::DpdkEcho(args) => return ended(bare_dpdk::run(&args)),
         Command::Trace(args) => return ended(trace::run(&args)),
         command => command,
     };
@@ -181,6 +189,7 @@ pub fn run() -> ExitCode {
     };
     let signal = interrupt.clone();
     let result = match command {
+        Command::Quickstart(args) if args.is_without_network() => quickstart_dpdk::run(&args, &interrupt),
         Command::Quickstart(args) => {
             let site = match (no_lab, standing) {
                 (Some(reason), _) => quickstart::Site::Loopback(reason),
@@ -211,7 +220,7 @@ pub fn run() -> ExitCode {
         Command::Programs(args) => programs::run(&args, standing, interrupt),
         Command::Report(args) => report::run(&args, standing, interrupt),
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
-        Command::Lab(_) | Command::Work(_) | Command::Trace(_) => Ok(()),
+        Command::Lab(_) | Command::Work(_) | Command::DpdkEcho(_) | Command::Trace(_) => Ok(()),
         Command::Completions { shell } => {
             completion::script(shell, Cli::command(), false).map_err(|failure| failure.message.into())
         }
@@ -238,13 +247,13 @@ pub fn run() -> ExitCode {
 /// Whether the command makes a lab, for which this process needs a user namespace of its own if it is not root's.
 fn makes_lab(command: &Command) -> bool {
     match command {
-        Command::Quickstart(_)
-        | Command::Report(_)
+        Command::Report(_)
         | Command::Keys(_)
         | Command::Outages(_)
         | Command::Chaos(_)
         | Command::Move(_)
         | Command::Survival(_) => true,
+        Command::Quickstart(args) => !args.is_without_network(),
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
         Command::Scale(args) => args.makes_lab(),
@@ -275,5 +284,7 @@ mod tests {
         let makes = |words: &str| makes_lab(&Cli::try_parse_from(words.split(' ')).unwrap().command);
         assert!(makes("cxloe-bench move") && makes("cxloe-bench scale --workers 1,2"));
         assert!(!makes("cxloe-bench scale --simulate 500") && !makes("cxloe-bench scale -i eth9"));
+        assert!(makes("cxloe-bench quickstart") && makes("cxloe-bench quickstart --link xdp"));
+        assert!(!makes("cxloe-bench quickstart --link dpdk"));
     }
 }

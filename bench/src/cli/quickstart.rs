@@ -13,7 +13,8 @@
 //! signal.
 //!
 //! With `--link udp` the frames go through UDP sockets, and the agent shares cn0 at a port of its own. Where namespaces
-//! or raw sockets are not permitted, everything runs over UDP on the loopback interface instead.
+//! or raw sockets are not permitted, everything runs over UDP on the loopback interface instead. With `--link dpdk`
+//! another file has the run: `quickstart_dpdk.rs`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,6 +31,7 @@ use nix::unistd::Pid;
 use super::Failure;
 use super::common::{OutputArgs, ProgressUnit, bar, frames, report, step};
 use super::daemons;
+use super::quickstart_link::QuickstartLink;
 use super::quickstart_place::QuickstartNetwork;
 use cxloe_lab::{Interrupt, LabPrivilege};
 use cxloe_measure::latency::LatencyPlan;
@@ -39,42 +41,46 @@ use cxloe_measure::streams::StreamPlan;
 use cxloe_measure::{MeasureError, MeasuredRegion, fault_step};
 use cxloe_port::connect::{Access, ConnectOptions, Connected};
 
+/// MTU in bytes unless an option sets one.
+const MTU: u32 = 1500;
+
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// The link: auto selects by interface, and UDP where namespaces or raw sockets are not permitted; auto:latency the
-    /// fastest for single lines, auto:throughput the one with the most frames per second
-    #[arg(long, value_name = Backend::VALUES, default_value = "auto")]
-    link: Backend,
+    /// fastest for single lines, auto:throughput the one with the most frames per second; dpdk needs no interface:
+    /// memory that the processes share, by DPDK's driver net_memif, sealed and plain beside bare frames
+    #[arg(long, value_name = QuickstartLink::VALUES, default_value = "auto")]
+    link: QuickstartLink,
 
     /// Wait style of memory node and bench: busy, adaptive or adaptive:TIME or sleep [default: busy with two
     /// cores or more, else adaptive]
     #[arg(long, value_name = "STYLE")]
-    wait: Option<WaitStyle>,
+    pub(super) wait: Option<WaitStyle>,
 
-    /// MTU of the veth pair
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    mtu: u32,
+    /// MTU of the veth pair, or of shared memory [default: 1500, and 9000 with --link dpdk]
+    #[arg(long, value_name = "BYTES")]
+    pub(super) mtu: Option<u32>,
 
     /// Size of the region measured and verified
     #[arg(long, value_name = "SIZE", default_value = "256M")]
-    size: cxloe_fabric::model::ByteSize,
+    pub(super) size: cxloe_fabric::model::ByteSize,
 
     /// Trials of each measurement
     #[arg(long, value_name = "N", default_value_t = 8)]
-    trials: u32,
+    pub(super) trials: u32,
 
     /// Requests in flight in streams; beyond 200 a veth loses frames
     #[arg(long, value_name = "N", default_value_t = 128)]
-    depth: usize,
+    pub(super) depth: usize,
 
     /// Pace requests by congestion signals, which do not occur on this link
     #[arg(long, value_name = "on|off", default_value = "on")]
-    rate_control: Switch,
+    pub(super) rate_control: Switch,
 
     /// Measure without keys: frames carry a checksum and are not sealed
     #[arg(long)]
-    insecure: bool,
+    pub(super) insecure: bool,
 
     /// Folder of report.json and report.html
     #[arg(long, value_name = "DIR", default_value = "target/quickstart")]
@@ -93,7 +99,12 @@ pub enum Site {
 impl Args {
     /// True if UDP may replace raw frames where raw frames are not permitted.
     pub fn may_use_udp(&self) -> bool {
-        matches!(self.link, Backend::Auto | Backend::Udp)
+        matches!(self.link.backend(), Some(Backend::Auto | Backend::Udp))
+    }
+
+    /// True if the kernel has no part in the link, so that no network is needed.
+    pub fn is_without_network(&self) -> bool {
+        self.link.backend().is_none()
     }
 }
 
@@ -112,7 +123,9 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     let pair = cores.first().copied().zip(cores.get(1).copied());
     to_stdout!("CXL over Ethernet, on this machine alone:");
     let place = match site {
-        Site::Lab(_) => QuickstartNetwork::lab(args.link, args.mtu)?,
+        Site::Lab(_) => {
+            QuickstartNetwork::lab(args.link.backend().unwrap_or_default(), args.mtu.unwrap_or(MTU))?
+        }
         Site::Loopback(reason) => {
             to_stdout!("  no network of its own can be made here ({reason}):");
             to_stdout!("  it goes over UDP on the loopback interface instead, which needs no rights");
@@ -230,6 +243,11 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     close(port)?;
     lease.end()?;
 
+    put_out(args, &report, &samples)
+}
+
+/// Prints the report, and writes it to the folder that the options name.
+pub(super) fn put_out(args: &Args, report: &Report, samples: &[Samples]) -> Result<(), Failure> {
     std::fs::create_dir_all(&args.output)
         .map_err(|e| format!("cannot create {}: {e}", args.output.display()))?;
     let output = OutputArgs {
@@ -238,7 +256,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         ..OutputArgs::default()
     };
     let all: Vec<&Samples> = samples.iter().collect();
-    output.write(&report, &all)
+    output.write(report, &all)
 }
 
 fn measure(
@@ -268,7 +286,8 @@ fn measure(
     Ok((report, samples))
 }
 
-fn verify(target: &mut MeasuredRegion) -> Result<(), Failure> {
+/// Fills the region with a pattern, and compares every byte that it reads back.
+pub(super) fn verify(target: &mut MeasuredRegion) -> Result<(), Failure> {
     let progress = bar(target.bytes * 2, ProgressUnit::Bytes);
     progress.set_message("verify");
     let bytes = target.verify(rand::random(), &mut |done| progress.set_position(done))?;

@@ -49,13 +49,47 @@ const RATIOS: &[&str] = &[
     "nbd_read4k/read4k",
 ];
 
+const DPDK: &[&str] = &["--link", "dpdk"];
+/// Figures over DPDK of which there are two: of sealed frames, and of others.
+const OF_BOTH: &[&str] =
+    &["dpdk_echo64", "dpdk_fetch4k", "echo64", "read64", "write64", "mixed64", "read4k", "fault4k_inline"];
+const OF_AGENT: &[&str] = &["agent_read64", "agent_write64", "agent_read4k", "fault4k"];
+const RATES_OF_BOTH: &[&str] = &["echo_pipelined", "stream64", "stream64_write", "burst_read", "burst_write"];
+/// Ratios over DPDK: numerators and denominators, which have the same prefix.
+const RATIOS_OF_BOTH: &[(&str, &str)] = &[
+    ("read64", "dpdk_echo64"),
+    ("write64", "dpdk_echo64"),
+    ("mixed64", "dpdk_echo64"),
+    ("echo64", "dpdk_echo64"),
+    ("read64", "echo64"),
+    ("read4k", "dpdk_fetch4k"),
+    ("stream64", "echo_pipelined"),
+    ("burst_read", "echo_pipelined"),
+    ("burst_write", "echo_pipelined"),
+];
+/// Goals over DPDK, in the order of the report.
+const GOALS: [&str; 5] = [
+    "read64 above dpdk_echo64",
+    "read4k above dpdk_fetch4k",
+    "stream64",
+    "plain_read64 above plain_dpdk_echo64",
+    "plain_stream64",
+];
+
 pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let to_the_end = move || runs_to_the_end_and_cleans_up(standing == LabPrivilege::Root);
-    vec![
+    let mut tests = vec![
         Test::new("runs_to_the_end_and_cleans_up", to_the_end),
         Test::new("without_namespaces_it_runs_over_loopback", without_namespaces_it_runs_over_loopback),
+        Test::new("what_dpdk_needs_is_named", what_dpdk_needs_is_named),
         Test::new("interrupt_in_the_middle_cleans_up", interrupt_in_the_middle_cleans_up),
-    ]
+    ];
+    // The plug-in lies beside the programs, but not beside the copies of them that the user `nobody` runs.
+    if standing == LabPrivilege::Root {
+        tests.push(Test::new("dpdk::runs_to_the_end_and_cleans_up", without_the_kernel_it_runs_over_dpdk));
+        tests.push(Test::new("dpdk::interrupt_in_the_middle_cleans_up", interrupt_over_dpdk_cleans_up));
+    }
+    tests
 }
 
 /// A run of the program in a temporary folder of its own.
@@ -67,12 +101,12 @@ struct Run {
 }
 
 impl Run {
-    fn start(trials: &str) -> Result<Run, Failed> {
-        Run::start_by(Command::new(program("cxloe-bench")?), trials)
+    fn start(trials: &str, more: &[&str]) -> Result<Run, Failed> {
+        Run::start_by(Command::new(program("cxloe-bench")?), trials, more)
     }
 
-    /// Starts a run by a command whose last word is the program.
-    fn start_by(mut command: Command, trials: &str) -> Result<Run, Failed> {
+    /// Starts a run by a command whose last word is the program, with further options.
+    fn start_by(mut command: Command, trials: &str, more: &[&str]) -> Result<Run, Failed> {
         let folder = tempfile::tempdir()?;
         for part in ["tmp", "work"] {
             fs::create_dir(folder.path().join(part))?;
@@ -81,6 +115,7 @@ impl Run {
         let log = fs::File::create(folder.path().join("log"))?;
         let child = command
             .args(["quickstart", "--trials", trials, "--size", "8M", "--output", "report"])
+            .args(more)
             .current_dir(folder.path().join("work"))
             .env("TMPDIR", folder.path().join("tmp"))
             .env(MARK, &mark)
@@ -157,7 +192,7 @@ fn listed(folder: &Path) -> BTreeSet<PathBuf> {
 }
 
 fn runs_to_the_end_and_cleans_up(privileged: bool) -> Outcome {
-    let run = ran(Run::start("1")?)?;
+    let run = ran(Run::start("1", &[])?)?;
     let output_text = run.output_text();
     // Only root is certain to be allowed to serve kernel faults.
     let left_out = output_text.contains("through the agent are left out: ");
@@ -179,13 +214,65 @@ fn without_namespaces_it_runs_over_loopback() -> Outcome {
          exec setpriv --bounding-set=-all --inh-caps=-all -- \"$0\" \"$@\"",
     );
     command.arg(program("cxloe-bench")?);
-    let run = ran(Run::start_by(command, "1")?)?;
+    let run = ran(Run::start_by(command, "1", &[])?)?;
     let output_text = run.output_text();
     for words in ["no network of its own can be made here", "max_user_namespaces=0", "UDP on the loopback"] {
         ensure(output_text.contains(words), format!("no `{words}` in: {output_text}"))?;
     }
     let json = complete(&run)?;
     ensure(json["link"]["backend"] == "udp", json["link"].to_string())
+}
+
+/// Processes of an ordinary kind, without a network of their own, share memory by DPDK: the report has figures of sealed
+/// and of other frames beside bare ones, and the goals of such a link.
+fn without_the_kernel_it_runs_over_dpdk() -> Outcome {
+    let run = ran(Run::start("1", DPDK)?)?;
+    let json = report(&run)?;
+    ensure(json["link"]["backend"] == "dpdk" && json["link"]["mtu"] == 9000, json["link"].to_string())?;
+    ensure(json["link"]["frames"] == "sealed", json["link"].to_string())?;
+    let of_both = |names: &[&str]| -> Vec<String> {
+        ["", "plain_"].iter().flat_map(|prefix| names.iter().map(move |n| format!("{prefix}{n}"))).collect()
+    };
+    let results = [of_both(OF_BOTH), OF_AGENT.iter().map(|name| (*name).into()).collect()].concat();
+    let of_one = |prefix: &'static str| {
+        RATIOS_OF_BOTH.iter().map(move |(above, below)| format!("{prefix}{above}/{prefix}{below}"))
+    };
+    let ratios: Vec<String> = of_one("").chain(of_one("plain_")).collect();
+    let lists = [("results", results), ("throughput", of_both(RATES_OF_BOTH)), ("ratios", ratios)];
+    for (list, expected) in lists {
+        expected.iter().try_for_each(|name| has(&json, list, name))?;
+    }
+    let goals = json["goals"].as_array().ok_or("no goals")?;
+    ensure(names(&json, "goals") == GOALS, format!("{goals:?}"))?;
+    for goal in goals {
+        let [value, most, least] =
+            ["value", "at_most_ns", "at_least_per_s"].map(|field| goal[field].as_f64());
+        let value = value.ok_or_else(|| goal.to_string())?;
+        let reached = most.is_some_and(|most| value <= most) || least.is_some_and(|least| value >= least);
+        ensure(most.is_some() != least.is_some() && goal["reached"] == reached, goal.to_string())?;
+    }
+    // A goal's value is the difference of the medians that its ratio compares.
+    let mut compared = json["ratios"].as_array().into_iter().flatten();
+    let over = compared.find(|r| r["name"] == "read64/dpdk_echo64" && r["statistic"] == "p50");
+    ensure(over.is_some_and(|ratio| ratio["over"] == goals[0]["value"]), json["ratios"].to_string())?;
+    ensure(run.output_text().contains("read64 above dpdk_echo64"), run.output_text())
+}
+
+fn what_dpdk_needs_is_named() -> Outcome {
+    let missing = |more: &[&str], words: &[&str]| -> Outcome {
+        let mut command = Command::new(program("cxloe-bench")?);
+        command.env("CXLOE_DPDK", "/none/such.so");
+        let mut run = Run::start_by(command, "1", more)?;
+        let status = run.ends()?;
+        let output_text = run.output_text();
+        ensure(status.code().is_some_and(|code| code > 0), format!("it ended with {status}: {output_text}"))?;
+        for word in words {
+            ensure(output_text.contains(word), format!("no `{word}` in: {output_text}"))?;
+        }
+        run.left_only(&[])
+    };
+    missing(DPDK, &["/none/such.so", "make dpdk", "net_memif", "CXLOE_DPDK"])?;
+    missing(&["--link", "memif"], &["no link named `memif`", "or dpdk"])
 }
 
 /// Waits for the end of the run; checks that all data was verified and that only the report is left.
@@ -200,19 +287,30 @@ fn ran(mut run: Run) -> Result<Run, Failed> {
     Ok(run)
 }
 
-/// Checks that the report of the run has all figures, and that its page has pictures; returns the report.
+/// Names of the items of a list of the report.
+fn names(json: &serde_json::Value, list: &str) -> Vec<String> {
+    let items = json[list].as_array().into_iter().flatten();
+    items.filter_map(|item| Some(item["name"].as_str()?.to_owned())).collect()
+}
+
+fn has(json: &serde_json::Value, list: &str, name: &str) -> Outcome {
+    let names = names(json, list);
+    ensure(names.iter().any(|n| n == name), format!("no {name} in {list}: {names:?}"))
+}
+
+/// Checks that the report of the run over a link of the kernel has all figures; returns the report.
 fn complete(run: &Run) -> Result<serde_json::Value, Failed> {
+    let json = report(run)?;
+    for (list, expected) in [("results", RESULTS), ("throughput", THROUGHPUTS), ("ratios", RATIOS)] {
+        expected.iter().try_for_each(|name| has(&json, list, name))?;
+    }
+    Ok(json)
+}
+
+/// Checks that each figure in the report of the run may be one, and that its page has pictures; returns the report.
+fn report(run: &Run) -> Result<serde_json::Value, Failed> {
     let report = serde_json::from_slice::<Report>(&std::fs::read(run.path("work/report/report.json"))?)?;
     let json = serde_json::to_value(&report)?;
-    let names = |list: &str| -> Vec<String> {
-        let items = json[list].as_array().cloned().unwrap_or_default();
-        items.iter().filter_map(|item| Some(item["name"].as_str()?.to_owned())).collect()
-    };
-    for (list, expected) in [("results", RESULTS), ("throughput", THROUGHPUTS), ("ratios", RATIOS)] {
-        for name in expected {
-            ensure(names(list).iter().any(|n| n == name), format!("no {name} in {list}: {:?}", names(list)))?;
-        }
-    }
     for item in json["results"].as_array().into_iter().flatten() {
         let value = |field: &str| item[field].as_f64().unwrap_or(-1.0);
         ensure(value("count") > 0.0 && item["unit"] == "ns", item.to_string())?;
@@ -237,10 +335,10 @@ fn complete(run: &Run) -> Result<serde_json::Value, Failed> {
     Ok(json)
 }
 
-fn interrupt_in_the_middle_cleans_up() -> Outcome {
-    // The run is interrupted once while daemons start, and once while it measures.
-    for moment in ["network", "region"] {
-        let mut run = Run::start("500")?;
+/// Interrupts a run with these options once it says each of `moments`.
+fn interrupted_at(moments: [&str; 2], more: &[&str]) -> Outcome {
+    for moment in moments {
+        let mut run = Run::start("500", more)?;
         eventually(&format!("it says `{moment}`"), || {
             run.output_text().contains(moment) || run.child.try_wait().is_ok_and(|s| s.is_some())
         })?;
@@ -253,4 +351,14 @@ fn interrupt_in_the_middle_cleans_up() -> Outcome {
         run.left_only(&[])?;
     }
     Ok(())
+}
+
+/// The run is interrupted once while daemons start, and once while it measures.
+fn interrupt_in_the_middle_cleans_up() -> Outcome {
+    interrupted_at(["network", "region"], &[])
+}
+
+/// The same over shared memory, whose sockets are in the run's temporary folder.
+fn interrupt_over_dpdk_cleans_up() -> Outcome {
+    interrupted_at(["network", "sealed"], DPDK)
 }
