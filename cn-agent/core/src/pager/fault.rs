@@ -254,6 +254,7 @@ impl Pager {
         let Fault { mapping, page, write, .. } = fault;
         if !self.has_room(view) {
             self.counters.waits_for_room += 1;
+            self.give_up_passed(view, page);
             return Err(Wait::Room);
         }
         let Some(slot) = entry.slot() else {

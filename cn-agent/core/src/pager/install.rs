@@ -16,6 +16,7 @@ impl Pager {
         let Some(buffer) = entry.buffer() else { return Ok(()) };
         if !self.has_room(view) {
             self.counters.waits_for_room += 1;
+            self.give_up_passed(view, page);
             return Err(Wait::Room);
         }
         let kept = matches!(self.buffers.purpose(buffer), BufferUse::Kept { .. });

@@ -67,6 +67,15 @@ enum StreamMatch {
 }
 
 impl AccessStream {
+    /// Whether a fault on `page` would prove this reader's window right.
+    fn proves(&self, page: i64) -> bool {
+        let (ahead, Window { first, count, .. }) = (page - self.last, self.window);
+        let in_step = self.step != 0 && ahead % self.step == 0 && ahead / self.step > 0;
+        let index = if in_step { (page - first) / self.step } else { -1 };
+        let behind = (page - first).signum() == -self.step.signum();
+        count > 0 && in_step && index <= i64::from(count) && !behind
+    }
+
     /// Returns the relation of `page` to this reader; `None` if `page` cannot be the reader's next page.
     #[inline]
     fn follow(&mut self, page: i64) -> Option<StreamMatch> {
@@ -172,6 +181,15 @@ impl Prefetch {
             proved.wasted = old.open + old.begun;
         }
         (None, proved)
+    }
+
+    /// Pages that the reader waiting for `page` has passed, except those that were reported before.
+    pub fn take_passed(&mut self, page: u32) -> Option<Window> {
+        let page = i64::from(page);
+        let stream = self.streams.iter_mut().flatten().find(|stream| stream.proves(page))?;
+        let from = core::mem::replace(&mut stream.passed, page);
+        let count = u32::try_from((page - from) / stream.step).ok()?;
+        Some(Window { first: from, step: stream.step, count })
     }
 
     /// Records that the last window was examined up to its `covered`th page, and that the fetch of `begun` pages has
@@ -334,6 +352,27 @@ mod tests {
         }
         assert!(passed.len() > 800, "{}", passed.len());
         assert!(passed.windows(2).all(|pair| pair[0] + 3 == pair[1]), "{passed:?}");
+    }
+
+    #[test]
+    fn pages_passed_by_a_reader_that_waits_are_reported_once_and_change_no_window() {
+        let (mut prefetch, mut other, mut passed) = (Prefetch::default(), Prefetch::default(), Vec::new());
+        for page in (0..3000).step_by(3) {
+            for _ in 0..2 {
+                let pages = prefetch.take_passed(page).into_iter().flat_map(|window| window.pages(u32::MAX));
+                passed.extend(pages);
+            }
+            let ((window, proved), (expected, _)) = (prefetch.on_miss(page), other.on_miss(page));
+            assert_eq!(window, expected);
+            assert_eq!(proved.passed.map_or(0, |window| window.count), 0, "{page}: reported before");
+            if let Some(window) = window {
+                prefetch.began(window.count, window.count);
+                other.began(window.count, window.count);
+            }
+        }
+        assert!(passed.len() > 800, "{}", passed.len());
+        assert!(passed.windows(2).all(|pair| pair[0] + 3 == pair[1]), "{passed:?}");
+        assert_eq!(prefetch.take_passed(1_000_000), None, "it has not come so far");
     }
 
     #[test]

@@ -55,6 +55,18 @@ impl Pager {
         ((self.options.limit - self.reserve_pages()) / (2 * readers)).max(1)
     }
 
+    /// Has the pages evicted next that the reader of `page`, which waits for room, has passed. Its fault shows its
+    /// progress now; if that counted only once there is room, pages that other readers have not reached would make it.
+    pub(super) fn give_up_passed(&mut self, view: ViewId, page: u32) {
+        if !self.options.prefetch || !self.is_shared_by_many() {
+            return;
+        }
+        let passed = self.view_mut(view).and_then(|view| view.prefetch.take_passed(page));
+        if let Some(passed) = passed {
+            self.evict_passed(view, passed);
+        }
+    }
+
     /// Marks pages that a reader has passed to be evicted next: earlier than pages that other readers have not reached,
     /// neighbouring pages together in one order, and without copies.
     fn evict_passed(&mut self, view: ViewId, passed: prefetch::Window) {

@@ -372,6 +372,39 @@ impl Family {
     }
 }
 
+/// Otherwise pages would make room for it that others have not reached.
+#[test]
+fn a_reader_that_waits_for_room_gives_up_what_it_has_passed() {
+    let mut family = Family::new(48);
+    family.pager.options.prefetch = true;
+    family.clean(PARENT);
+    family.take_away(PARENT, 0..48);
+    for child in 1..=5 {
+        assert_eq!(family.pager.forked(PARENT, PageTable::local(PAGES)), Ok(ViewId(child)));
+        assert_eq!(family.pager.add_mapping(ViewId(child)), Ok(MappingId(child)));
+        family.pager.set_droppable(ViewId(child), true);
+    }
+    for page in 0..15 {
+        family.reads(CHILD, page);
+    }
+    // The others take the room that is left.
+    family.pager.options.prefetch = false;
+    let mut others = (0..48).flat_map(|page| (2..=5).map(move |child| (ViewId(child), page)));
+    while family.pager.has_room_for_fault() {
+        let (child, page) = others.next().unwrap();
+        family.fault(child, page, false);
+        family.answer();
+    }
+    family.pager.options.prefetch = true;
+    assert_eq!(family.entry(CHILD, 15).state(), PageState::Staged, "the reader's marker");
+    family.fault(CHILD, 15, false);
+    assert!(family.pager.has_pending_fault(MappingId(1), 15));
+    let next: Vec<PageRef> =
+        (7..15).filter_map(|_| family.pager.order.next()).map(|next| next.page).collect();
+    let expected: Vec<PageRef> = (7..15).map(|page| PageRef { view: CHILD, page }).collect();
+    assert_eq!(next, expected, "from one fault of the reader to the next");
+}
+
 #[test]
 fn readers_do_not_take_pages_read_ahead_for_others() {
     let mut family = Family::new(48);
