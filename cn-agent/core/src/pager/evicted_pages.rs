@@ -55,9 +55,10 @@ impl Pager {
     }
 
     /// Whether the program has discarded, without an announcement, a page that counts as resident; if so, the page
-    /// reads as zeros from now on.
+    /// reads as zeros from now on. Pages that leave by order are looked at before it ([`may_leave`](Self::may_leave)),
+    /// many at a time, and not here.
     pub(super) fn was_given_back(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) -> bool {
-        let given = !io.memory.is_present(view, page);
+        let given = !io.memory.drops_by_order() && !io.memory.is_present(view, page);
         if given {
             self.discarded(view, page..page + 1);
         }

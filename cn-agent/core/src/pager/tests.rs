@@ -40,6 +40,8 @@ struct Kernel {
     hides_protection: bool,
     /// Number of copies made of resident pages.
     copied: usize,
+    /// Number of times that the presence of one page was looked at.
+    looks: usize,
 }
 
 impl Memory for Kernel {
@@ -113,6 +115,7 @@ impl Memory for Kernel {
     }
 
     fn is_present(&mut self, _: ViewId, page: u32) -> bool {
+        self.looks += 1;
         self.pages.contains_key(&page)
     }
 

@@ -98,6 +98,22 @@ fn faults_wait_for_answers_to_orders_without_turns() {
     assert_eq!(rig.pager.counters().waits_for_room, u64::from(FAULTS), "each fault once");
 }
 
+/// The kernel's records of many pages are read before the order that removes them.
+#[test]
+fn pages_that_leave_by_order_are_not_looked_at_one_by_one() {
+    let mut rig = rig();
+    rig.touch(0..LIMIT, false);
+    (8..24).for_each(|page| rig.pager.order.advise_passed(PageRef { view: VIEW, page }));
+    rig.kernel.looks = 0;
+    // The program has discarded one of the pages without a word.
+    rig.kernel.pages.remove(&20);
+    rig.turn();
+    assert_eq!((rig.kernel.looks, &rig.kernel.orders[0][..]), (0, &[8..24][..]));
+    carry_out_orders(&mut rig);
+    let slots = |page| rig.pager.entry_of(VIEW, page).unwrap().slot();
+    assert_eq!((slots(19), slots(20)), (Some(19), None), "it reads as zeros");
+}
+
 #[test]
 fn a_demanded_page_does_not_wait_for_others() {
     let mut rig = rig();
