@@ -118,6 +118,8 @@ pub struct Transfers {
     /// Number of this set in the identities of its bursts; see [`Transfers::new`].
     number: u32,
     slots: Vec<Option<PageTransfer>>,
+    /// [`key`] of each transfer, close together so that a search is short; [`NO_KEY`] for none.
+    keys: Box<[u64; TRANSFERS_MAX]>,
     free: Vec<u16>,
     bursts: Vec<Option<Burst>>,
     free_bursts: Vec<u16>,
@@ -136,6 +138,13 @@ pub struct Transfers {
     /// Durations of faults of all spaces.
     pub watch: FaultWatch,
 }
+
+/// Identity of a transfer for its pager: the space and the buffer.
+fn key(space: u16, buffer: BufferId) -> u64 {
+    u64::from(space) << 32 | u64::from(buffer.0)
+}
+
+const NO_KEY: u64 = u64::MAX;
 
 /// Transfers of one space, as its pager's store.
 #[derive(Debug)]
@@ -201,6 +210,7 @@ impl PageIo<'_> {
             class,
             began,
         });
+        transfers.keys[usize::from(at)] = key(space, buffer);
         transfers.demands += usize::from(class == Class::Demand);
         transfers.ahead += usize::from(class == Class::Ahead);
         transfers.lanes.push(at, NEW, class);
@@ -214,6 +224,7 @@ impl Transfers {
         Transfers {
             number,
             slots: vec![None; TRANSFERS_MAX],
+            keys: Box::new([NO_KEY; TRANSFERS_MAX]),
             free: (0..TRANSFERS_MAX as u16).rev().collect(),
             bursts: vec![None; BURSTS_MAX],
             free_bursts: (0..BURSTS_MAX as u16).rev().collect(),
@@ -269,13 +280,11 @@ impl Transfers {
     /// fetches begun after this one is raised as well: while there are many faults, no read-ahead is sent, and the
     /// reader would wait for each of those pages.
     fn hurry(&mut self, space: u16, buffer: BufferId) {
-        let Transfers { slots, lanes, demands, ahead, .. } = self;
-        let is_it = |at: u16| {
-            let transfer = slots[usize::from(at)].as_ref();
-            transfer.is_some_and(|transfer| (transfer.space, transfer.buffer) == (Some(space), buffer))
-        };
+        let Transfers { slots, keys, lanes, demands, ahead, .. } = self;
+        let wanted = key(space, buffer);
+        let Some(at) = keys.iter().position(|key| *key == wanted) else { return };
         let count = if *demands > 0 { HURRIED_MAX } else { 1 };
-        let mut taken = lanes.take(Class::Ahead, is_it);
+        let mut taken = lanes.take(Class::Ahead, at as u16);
         for left in (0..count).rev() {
             let Some(now) = taken else { break };
             let Some(transfer) = &mut slots[usize::from(now.transfer)] else { break };
@@ -309,7 +318,11 @@ impl Transfers {
 
     /// Detaches the transfers of a space that has ended; their results are ignored.
     pub fn abandon(&mut self, space: u16) {
-        self.slots.iter_mut().flatten().filter(|t| t.space == Some(space)).for_each(|t| t.space = None);
+        for (transfer, key) in self.slots.iter_mut().zip(self.keys.iter_mut()) {
+            if let Some(transfer) = transfer.as_mut().filter(|transfer| transfer.space == Some(space)) {
+                (transfer.space, *key) = (None, NO_KEY);
+            }
+        }
     }
 
     fn fail(&mut self, at: u16, error: EngineError) {
@@ -355,6 +368,7 @@ impl Transfers {
         self.demands -= usize::from(class == Class::Demand);
         self.ahead -= usize::from(class == Class::Ahead);
         self.slots[usize::from(at)] = None;
+        self.keys[usize::from(at)] = NO_KEY;
         self.free.push(at);
     }
 
@@ -454,6 +468,39 @@ mod tests {
             transfers.owns(of(1, 7)) && !transfers.owns(of(0, 7)) && !transfers.owns(RequestId::Number(7))
         );
         assert!(transfers.bursts[7].is_some() && transfers.arrived(of(1, 7)).is_some());
+    }
+
+    /// Begins to fetch into these buffers of two spaces in turn, ahead of any fault.
+    fn fetch_ahead(transfers: &mut Transfers, buffers: core::ops::Range<u32>) {
+        for (buffer, space) in buffers.flat_map(|buffer| [(BufferId(buffer), 1), (BufferId(buffer), 2)]) {
+            io(transfers, space).fetch(buffer.0, buffer, Urgency::Ahead);
+        }
+    }
+
+    fn io(transfers: &mut Transfers, space: u16) -> PageIo<'_> {
+        PageIo { transfers, space, hpa: 0, wait_limit: Duration::ZERO, now: Time::ZERO }
+    }
+
+    #[test]
+    fn the_fetch_that_a_thread_waits_for_is_the_one_into_its_buffer() {
+        let mut transfers = Transfers::new(0);
+        fetch_ahead(&mut transfers, 0..100);
+        io(&mut transfers, 2).hurry(BufferId(77));
+        let demanded = transfers.lanes.front(NEW, Class::Demand).unwrap();
+        let of = transfers.slots[usize::from(demanded)].as_ref().unwrap();
+        assert_eq!(
+            (of.space, of.buffer, transfers.demands(), transfers.ahead),
+            (Some(2), BufferId(77), 1, 199)
+        );
+        // Neither is waiting to be sent as read-ahead.
+        io(&mut transfers, 2).hurry(BufferId(77));
+        io(&mut transfers, 2).hurry(BufferId(100));
+        transfers.abandon(1);
+        io(&mut transfers, 1).hurry(BufferId(5));
+        assert_eq!((transfers.demands(), transfers.ahead), (1, 199));
+        // Others wait now: neighbours are hurried too, as long as they follow each other.
+        io(&mut transfers, 2).hurry(BufferId(3));
+        assert_eq!((transfers.demands(), transfers.ahead), (2, 198));
     }
 
     #[test]
