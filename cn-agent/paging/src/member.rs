@@ -56,6 +56,8 @@ pub struct MemberLink {
     ordered: VecDeque<Message>,
     /// Whether the connection has failed, so that nothing more is sent or received.
     broken: bool,
+    /// Whether epoll reports the member's messages.
+    pub(crate) watched: bool,
 }
 
 /// Message of a member, or the state of its connection.
@@ -82,6 +84,7 @@ impl MemberLink {
             inbox: Inbox::new(),
             ordered: VecDeque::with_capacity(ORDERS_MAX),
             broken: false,
+            watched: false,
         }
     }
 

@@ -15,6 +15,7 @@ use cxloe_link::Clock;
 use cxloe_wire::Transmit;
 use cxloe_wire::machine::{Deadline, StateMachine};
 use cxloe_wire::time::Time;
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::process::MemoryFiles;
@@ -268,49 +269,34 @@ impl Spaces {
         self.mapped.extend(here.map(range));
     }
 
-    /// Registers the changed descriptors of spaces with epoll.
-    pub(super) fn watch(&mut self) {
+    /// Registers the new descriptors of spaces with epoll; returns their number.
+    pub(super) fn watch(&mut self) -> usize {
         if !self.any(|space| space.changed) {
-            return;
+            return 0;
         }
         for space in self.list.0.iter_mut().flatten() {
             unwatch_parted(space, &self.epoll);
         }
         self.direct.clear();
         self.close_lines();
-        let mut count = 0;
+        let (mut count, mut registered) = (0, 0);
         for space in self.list.0.iter_mut().flatten() {
             let changed = std::mem::take(&mut space.changed);
-            let suspended = space.is_suspended();
-            for (id, mapped) in space.memory.mappings().iter() {
+            let (place, suspended) = (space.place, space.is_suspended());
+            for (id, mapped) in space.memory.mappings_mut().iter_mut() {
                 count += 1;
                 if count <= DIRECT_MAX {
-                    self.direct.push((space.place, id));
+                    self.direct.push((place, id));
                 }
-                if !changed {
-                    continue;
-                }
-                let link = mapped.link.as_ref().map(|link| (link.descriptor(), true));
-                let faults = (mapped.uffd.as_fd(), false);
-                if suspended {
-                    // Faults of a suspended space stay unread, and epoll would report them again in every
-                    // round.
-                    let _ = self.epoll.delete(faults.0);
-                }
-                for (fd, is_link) in Some(faults).filter(|_| !suspended).into_iter().chain(link) {
-                    let mut event = EpollEvent::new(EpollFlags::EPOLLIN, token(space.place, id, is_link));
-                    let added = self.epoll.add(fd, event);
-                    if added == Err(nix::errno::Errno::EEXIST) {
-                        let _ = self.epoll.modify(fd, &mut event);
-                    } else if let Err(errno) = added {
-                        tracing::error!(%errno, fd = fd.as_raw_fd(), "a process's faults cannot be waited for");
-                    }
+                if changed {
+                    registered += watch_mapped(mapped, (place, id), suspended, &self.epoll);
                 }
             }
         }
         if count > DIRECT_MAX {
             self.direct.clear();
         }
+        registered
     }
 
     /// Runs the first half of a round: reads events, and sends the requests for pages that threads wait for.
@@ -514,6 +500,42 @@ impl Spaces {
     }
 }
 
+/// Registers those descriptors of a mapping with epoll that are not registered yet; returns their number.
+fn watch_mapped(
+    mapped: &mut super::memory::Mapped,
+    (place, id): (u16, MappingId),
+    suspended: bool,
+    epoll: &Epoll,
+) -> usize {
+    let mut count = 0;
+    if suspended {
+        // Faults of a suspended space stay unread, and epoll would report them again in every round.
+        if std::mem::take(&mut mapped.watched) {
+            let _ = epoll.delete(mapped.uffd.as_fd());
+        }
+    } else if !mapped.watched {
+        mapped.watched = register(epoll, mapped.uffd.as_fd(), token(place, id, false));
+        count += 1;
+    }
+    if let Some(link) = mapped.link.as_mut().filter(|link| !link.watched) {
+        link.watched = register(epoll, link.descriptor(), token(place, id, true));
+        count += 1;
+    }
+    count
+}
+
+fn register(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) -> bool {
+    let mut event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+    let added = match epoll.add(fd, event) {
+        Err(Errno::EEXIST) => epoll.modify(fd, &mut event),
+        added => added,
+    };
+    if let Err(errno) = added {
+        tracing::error!(%errno, fd = fd.as_raw_fd(), "a process's faults cannot be waited for");
+    }
+    added.is_ok()
+}
+
 /// Removes the descriptors of processes that have left from epoll, and closes them. Members have duplicates of a
 /// userfaultfd, so closing it alone would leave it in epoll, which would report its events for ever.
 fn unwatch_parted(space: &mut Space, epoll: &Epoll) {
@@ -575,8 +597,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::member::MemberLink;
     use crate::memory::Mapped;
     use crate::space::ONLY;
+    use crate::space::testing::options;
     use crate::uffd::Uffd;
     use cxloe_cn_core::mapped::MappingKind;
 
@@ -615,5 +639,50 @@ mod tests {
         assert!(spaces.is_empty());
         assert_eq!(spaces.epoll.wait(&mut ready, EpollTimeout::ZERO), Ok(0));
         drop(of_the_process);
+    }
+
+    /// Descriptors of all other processes stay registered when one comes.
+    #[test]
+    fn a_process_that_comes_registers_its_own_descriptors_only() {
+        const PROCESSES: u16 = 20;
+        let options = options(MappingKind::Shared);
+        let id = options.id;
+        let mut spaces = Spaces::new().unwrap();
+        spaces.add(Box::new(Space::create(options).unwrap())).unwrap();
+        let uffd = || Uffd::create_user_only().or_else(|_| Uffd::create()).unwrap();
+        let mut links = Vec::new();
+        for process in 0..PROCESSES {
+            let space = spaces.get_mut(id).unwrap();
+            let mapping = space.pager.add_mapping(ONLY).unwrap();
+            assert_eq!(mapping, MappingId(process));
+            space.memory.mappings_mut().add(mapping, Mapped::new(uffd(), 0, 0, 64, 0, None));
+            space.changed = true;
+            assert_eq!((spaces.watch(), spaces.watch()), (1, 0), "{process}");
+            // It joins, and its connection breaks and is made again.
+            for _ in 0..2 {
+                let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+                let space = spaces.get_mut(id).unwrap();
+                space.memory.mappings_mut().get_mut(mapping).unwrap().link =
+                    Some(MemberLink::new(here.into()));
+                space.changed = true;
+                assert_eq!(spaces.watch(), 1, "{process}");
+                links.push(there);
+            }
+        }
+        assert!(spaces.direct.is_empty());
+        let mut ready = [EpollEvent::empty(); 2 * PROCESSES as usize];
+        // Epoll reports userfaultfds without a handshake in each poll, and links once their members leave.
+        let reported =
+            |spaces: &Spaces, ready: &mut [EpollEvent]| spaces.epoll.wait(ready, EpollTimeout::ZERO);
+        assert_eq!(reported(&spaces, &mut ready), Ok(usize::from(PROCESSES)));
+        drop(links);
+        assert_eq!(reported(&spaces, &mut ready), Ok(2 * usize::from(PROCESSES)));
+        // A suspended space's faults are left out, and come back after it.
+        let space = spaces.get_mut(id).unwrap();
+        space.suspend(Box::new(|_| ())).unwrap();
+        assert_eq!((spaces.watch(), reported(&spaces, &mut ready)), (0, Ok(usize::from(PROCESSES))));
+        assert!(spaces.get_mut(id).unwrap().serve_again(1 << 40));
+        let all = usize::from(PROCESSES);
+        assert_eq!((spaces.watch(), reported(&spaces, &mut ready)), (all, Ok(2 * all)));
     }
 }

@@ -44,6 +44,8 @@ pub struct Mapped {
     pub nonce: u64,
     /// Connection of the process's helper thread; `None` for a forked child that has not joined yet.
     pub link: Option<MemberLink>,
+    /// Whether epoll reports the mapping's faults.
+    pub(crate) watched: bool,
     /// Whether the kernel has reported the end of the process.
     gone: Cell<bool>,
 }
@@ -57,7 +59,8 @@ impl Mapped {
         pid: u32,
         link: Option<MemberLink>,
     ) -> Mapped {
-        Mapped { uffd, address, first, pages, pid, process: None, nonce: 0, link, gone: Cell::new(false) }
+        let (process, gone) = (None, Cell::new(false));
+        Mapped { uffd, address, first, pages, pid, process, nonce: 0, link, watched: false, gone }
     }
 
     /// Sets the mapping's process, whose files were verified with random content that begins with `nonce`.
