@@ -58,7 +58,7 @@ impl Pager {
     ) -> CleanResult {
         let entry = self.entry(view, page);
         let own = entry.slot().filter(|slot| !self.slots.is_shared(*slot));
-        let Some(buffer) = self.buffers.take(BufferUse::Twin) else { return CleanResult::Later };
+        let Some(buffer) = self.buffers.take(BufferUse::Scratch) else { return CleanResult::Later };
         if let Err(error) = io.memory.snapshot(view, page, self.buffers.page_mut(buffer)) {
             self.buffers.give(buffer);
             if error == MemoryError::Absent {
@@ -164,7 +164,7 @@ impl Pager {
             self.wake(id, page, io);
         } else if entry.is(Flags::WANTED) {
             self.counters.cancelled += u64::from(leaving);
-            self.buffers.set_purpose(buffer, BufferUse::Twin);
+            self.buffers.set_purpose(buffer, BufferUse::Twin { view: id, page });
             self.set(id, page, place.to(PageState::Dirty).with_buffer(Some(buffer)));
             self.requeue(id, page, leaving.then_some(heat));
             self.let_all_write(id, page, io);

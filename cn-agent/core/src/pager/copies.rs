@@ -133,7 +133,7 @@ impl Pager {
 
     /// Whether a resident page has the content of a buffer.
     fn is_alike(&mut self, view: ViewId, page: u32, like: BufferId, io: &mut Io<'_>) -> bool {
-        let Some(buffer) = self.buffers.take(BufferUse::Twin) else { return false };
+        let Some(buffer) = self.buffers.take(BufferUse::Scratch) else { return false };
         let copied = io.memory.snapshot(view, page, self.buffers.page_mut(buffer)).is_ok();
         let alike = copied && self.buffers.page(buffer) == self.buffers.page(like);
         self.buffers.give(buffer);

@@ -60,7 +60,7 @@ impl Pager {
                 self.buffers.give(buffer);
             }
             Ok(()) if write => {
-                self.buffers.set_purpose(buffer, BufferUse::Twin);
+                self.buffers.set_purpose(buffer, BufferUse::Twin { view, page });
                 self.set(view, page, place.to(PageState::Dirty).with_buffer(Some(buffer)));
             }
             Ok(()) => {
@@ -147,7 +147,7 @@ impl Pager {
         // A page without a slot of its own is sent whole anyway, so it needs no twin; nor does a page that cannot be
         // evicted now.
         let worth = self.is_droppable(view) && entry.slot().is_some_and(|slot| !self.slots.is_shared(slot));
-        let twin = if worth { self.buffers.take(BufferUse::Twin) } else { None };
+        let twin = worth.then(|| self.buffers.take(BufferUse::Twin { view, page })).flatten();
         if let Some(twin) = twin
             && let Err(error) = io.memory.snapshot(view, page, self.buffers.page_mut(twin))
         {

@@ -379,12 +379,16 @@ impl Pager {
     }
 
     /// Frees the twins of a view, because page buffers are only provided for pages that the limit bounds.
-    /// Without a twin, a page is sent whole.
+    /// Without a twin, a page is sent whole. The limit bounds the number of buffers, but not that of a view's pages.
     fn give_twins(&mut self, view: ViewId) {
-        for page in 0..self.view(view).map_or(0, |view| view.table.len()) {
+        for buffer in self.buffers.ids() {
+            let page = match self.buffers.purpose(buffer) {
+                BufferUse::Twin { view: of, page } if of == view => page,
+                _ => continue,
+            };
             let entry = self.entry(view, page);
-            if let (PageState::Dirty, Some(twin)) = (entry.state(), entry.buffer()) {
-                self.buffers.give(twin);
+            if (entry.state(), entry.buffer()) == (PageState::Dirty, Some(buffer)) {
+                self.buffers.give(buffer);
                 self.set(view, page, entry.with_buffer(None));
             }
         }

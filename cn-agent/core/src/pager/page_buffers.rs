@@ -50,7 +50,12 @@ pub enum BufferUse {
         heat: Heat,
     },
     /// The buffer holds the content in CMem of a dirty page.
-    Twin,
+    Twin {
+        view: ViewId,
+        page: u32,
+    },
+    /// The buffer holds a copy of a page that is compared, and is then freed or gets another purpose.
+    Scratch,
 }
 
 /// Number of page buffers allocated at a time.
@@ -170,6 +175,11 @@ impl PageBuffers {
         self.kept
     }
 
+    /// All buffers, in use or not.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = BufferId> + use<> {
+        (0..self.uses.len() as u32).map(BufferId)
+    }
+
     /// Purposes of all buffers, for changes of their fields but not of their variants.
     pub(crate) fn uses_mut(&mut self) -> impl Iterator<Item = &mut BufferUse> {
         self.uses.iter_mut()
@@ -199,12 +209,12 @@ mod tests {
     #[test]
     fn frames_are_taken_up_to_the_limit_and_used_again() {
         let mut buffers = PageBuffers::new(300);
-        let taken: Vec<_> = std::iter::from_fn(|| buffers.take(BufferUse::Twin)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| buffers.take(BufferUse::Scratch)).collect();
         assert_eq!((taken.len(), buffers.used(), buffers.room()), (300, 300, 0));
         buffers.page_mut(taken[299])[4095] = 7;
         assert_eq!(buffers.page(taken[299])[4095], 7);
         buffers.give(taken[17]);
-        assert_eq!(buffers.take(BufferUse::Twin), Some(taken[17]));
+        assert_eq!(buffers.take(BufferUse::Scratch), Some(taken[17]));
         buffers.set_limit(10);
         taken.iter().for_each(|buffer| buffers.give(*buffer));
         assert_eq!(buffers.room(), 10);
@@ -216,7 +226,7 @@ mod tests {
         let mut buffers = PageBuffers::new(300);
         buffers.reserve();
         buffers.set_limit(1000);
-        let taken: Vec<_> = std::iter::from_fn(|| buffers.take(BufferUse::Twin)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| buffers.take(BufferUse::Scratch)).collect();
         assert_eq!((taken.len(), buffers.used(), buffers.room()), (1000, 1000, 0));
         for (number, buffer) in taken.iter().enumerate() {
             buffers.page_mut(*buffer)[..2].copy_from_slice(&(number as u16).to_le_bytes());

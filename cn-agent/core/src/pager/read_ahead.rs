@@ -273,7 +273,7 @@ impl Pager {
         let place = entry.forgotten();
         match entry.buffer() {
             Some(buffer) if write => {
-                self.buffers.set_purpose(buffer, BufferUse::Twin);
+                self.buffers.set_purpose(buffer, BufferUse::Twin { view, page });
                 self.set(view, page, place.to(PageState::Dirty));
             }
             buffer => {

@@ -210,6 +210,37 @@ fn a_fork_and_the_end_of_a_view_do_not_look_up_the_tables_for_each_page() {
     assert!(!(0..LIMIT / 2).any(|page| family.pager.slots.is_shared(page)));
 }
 
+/// The helper of a process ends with it, when pages of other processes are waited for.
+#[test]
+fn a_process_without_a_helper_gives_up_its_twins_without_a_look_at_each_page() {
+    let (of_child, by_child) = counted();
+    let mut family = Family::new(8);
+    family.clean(PARENT);
+    family.take_away(PARENT, 0..8);
+    family.fork_into(of_child);
+    for page in 2..5 {
+        family.fault(CHILD, page, true);
+        family.answer();
+        assert!(family.entry(CHILD, page).buffer().is_some());
+    }
+    family.fault(PARENT, 7, true);
+    family.answer();
+    let used = family.pager.buffers().used();
+    by_child.store(0, Ordering::Relaxed);
+    family.pager.set_droppable(CHILD, false);
+    assert!(by_child.load(Ordering::Relaxed) <= 6, "a look and a change for each twin");
+    assert_eq!(family.pager.buffers().used(), used - 3);
+    assert!((2..5).all(|page| family.entry(CHILD, page).buffer().is_none()));
+    assert!(family.entry(PARENT, 7).buffer().is_some(), "another one's stays");
+    // Without its twin, what is not written is sent whole.
+    family.pager.set_droppable(CHILD, true);
+    assert_eq!(family.clean(CHILD), 3);
+    family.take_away(CHILD, 2..5);
+    family.fault(CHILD, 3, false);
+    family.answer();
+    assert_eq!(family.byte(CHILD, 3), 4);
+}
+
 /// A later child has the number of a view that has ended, whose entries are still in the queues.
 #[test]
 fn entries_of_ended_children_leave_the_queues() {
