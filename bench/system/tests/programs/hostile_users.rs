@@ -25,7 +25,7 @@ use cxloe_cn_core::mapped::MappingKind;
 use cxloe_lab::{LabPrivilege, Process};
 use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::socket::{Descriptors, Socket, SocketPath};
-use cxloe_member::wire::{JoinReply, WELCOME, WELCOME_BYTES};
+use cxloe_member::wire::{JoinReply, MESSAGE_MAX, WELCOME, WELCOME_BYTES};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -294,11 +294,12 @@ fn submit(stream: UnixStream, mut end: ClientEnd, attack: &Attack, rng: &mut Sma
 }
 
 /// Places where descriptors reach the agent, in the order in which [`slow`] tries them.
-const SLOW_PLACES: [&str; 6] = [
+const SLOW_PLACES: [&str; 7] = [
     "beside a request",
     "within a request",
     "as a userfaultfd",
     "on a member's connection",
+    "behind what ends a member's connection",
     "on a port",
     "in a queue that nobody reads",
 ];
@@ -350,8 +351,9 @@ fn slow(socket: &Path, region: &str) -> Outcome {
     println!("{}", SLOW_PLACES[1]);
 
     let owner = Owner::map(socket, super::tenants::request(region, MappingKind::Private))?;
-    let memory = memmap2::MmapOptions::new().len(1 << 20).map_anon()?;
-    let join = |files| {
+    let map = || memmap2::MmapOptions::new().len(1 << 20).map_anon();
+    let (memory, more) = (map()?, map()?);
+    let join = |memory: &memmap2::MmapMut, files| {
         encoded(AgentCall::Join(JoinRequest {
             space: owner.space(),
             address: memory.as_ptr() as u64,
@@ -365,31 +367,44 @@ fn slow(socket: &Path, region: &str) -> Outcome {
     };
     let mut head = [0; WELCOME_BYTES];
     let refused = connect()?;
-    send(&refused, &join(ShownFiles::All), sockets(3)?)?;
+    send(&refused, &join(&memory, ShownFiles::All), sockets(3)?)?;
     refused.receive_exact(&mut head, &mut Descriptors::new())?;
     ensure(JoinReply::decode(&head).is_some_and(|reply| reply.status != WELCOME), "it is refused")?;
     println!("{}", SLOW_PLACES[2]);
 
-    let (member, files) = (connect()?, ProcessFiles::own()?);
-    let uffd: OwnedFd = cxloe_paging::uffd::Uffd::create_user_only()?.into();
-    let own = files.memory().ok_or("no file of its memory")?;
-    member.send(&join(ShownFiles::All), &[uffd.as_fd(), own, files.table()])?;
-    member.receive_exact(&mut head, &mut Descriptors::new())?;
-    ensure(JoinReply::decode(&head).is_some_and(|reply| reply.status == WELCOME), "it may join")?;
-    send(&member, &[0xFF], sockets(4)?)?;
+    let files = ProcessFiles::own()?;
+    let mut member = |memory: &memmap2::MmapMut| -> Outcome<(Socket, OwnedFd)> {
+        let member = connect()?;
+        let uffd: OwnedFd = cxloe_paging::uffd::Uffd::create_user_only()?.into();
+        let own = files.memory().ok_or("no file of its memory")?;
+        member.send(&join(memory, ShownFiles::All), &[uffd.as_fd(), own, files.table()])?;
+        member.receive_exact(&mut head, &mut Descriptors::new())?;
+        ensure(JoinReply::decode(&head).is_some_and(|reply| reply.status == WELCOME), "it may join")?;
+        Ok((member, uffd))
+    };
+    let (first, _uffd) = member(&memory)?;
+    send(&first, &[0xFF], sockets(4)?)?;
     println!("{}", SLOW_PLACES[3]);
+
+    // The agent reads no more at a time than the bytes that are no message, and the sockets stay in the queue. If it
+    // has hung up before they are sent, nothing is tried here.
+    let (second, _uffd) = member(&more)?;
+    let slow = sockets(4)?;
+    second.send(&[0xFF; 2 * MESSAGE_MAX], &[])?;
+    let _ = send(&second, &[0], slow);
+    println!("{}", SLOW_PLACES[4]);
 
     let port = connect()?;
     port.send(&encoded(AgentCall::Port), &[])?;
     port.receive_exact(&mut answer, &mut Descriptors::new())?;
     send(&port, &[1], sockets(4)?)?;
-    println!("{}", SLOW_PLACES[4]);
+    println!("{}", SLOW_PLACES[5]);
 
     for _ in 0..8 {
         let unread = connect()?;
         send(&unread, &[0], sockets(2)?)?;
     }
-    println!("{}", SLOW_PLACES[5]);
+    println!("{}", SLOW_PLACES[6]);
     // The peers of the passed sockets stay open until the test ends this process.
     loop {
         thread::park();

@@ -1,5 +1,6 @@
 //! Messages of members, notifications to them, and their departure.
 
+use cxloe_closer::dispose;
 use cxloe_cn_core::engine::EngineError;
 use cxloe_cn_core::mapped::{MappingKind, TEMPORARY};
 use cxloe_cn_core::pager::MappingId;
@@ -155,6 +156,8 @@ impl Space {
                 ranges(&order, &options).for_each(|pages| pager.dropped(view, pages, io));
             });
         }
+        // What the member has sent and nobody has read may be descriptors that are slow to close.
+        dispose(link);
         match self.options.kind {
             MappingKind::Private => self.pager.set_droppable(view, false),
             MappingKind::Shared => {}
