@@ -11,7 +11,7 @@ use std::time::Duration;
 use cxloe_wire::time::Time;
 
 use super::Space;
-use crate::shared_state;
+use crate::process::Process;
 use cxloe_cn_core::mapped::{MappingKind, whole_pages};
 use cxloe_cn_core::pager::{MappingId, PAGE_BYTES};
 use cxloe_cn_core::transfers::Transfers;
@@ -38,12 +38,9 @@ impl Space {
             }
             return;
         }
-        let latest = |id: &MappingId| {
-            let pid = self.memory.mappings().get(*id).map_or(0, |mapped| mapped.pid);
-            shared_state::started(pid).unwrap_or(u64::MAX)
-        };
-        let last = self.pager.waiting_for_slots().map(|fault| fault.mapping).max_by_key(latest);
-        let Some(last) = last else { return };
+        if self.pager.waiting_for_slots().next().is_none() {
+            return;
+        }
         let wait_limit = self.options.lost_wait;
         let full = *self.full.get_or_insert_with(|| {
             tracing::warn!(
@@ -58,11 +55,22 @@ impl Space {
         if now.since(full.since) > wait_limit {
             // The process needs a moment to end, so the remaining waiting faults get the full wait limit again.
             self.full = Some(FullRegion { since: now, looked: now });
-            self.end_for_want_of_room(last, transfers);
+            if let Some(last) = self.last_to_wait_for_slots() {
+                self.end_for_want_of_room(last, transfers);
+            }
         } else if now.since(full.looked) > POLL_INTERVAL {
             self.full = Some(FullRegion { looked: now, ..full });
             self.pager.retry_evictions();
         }
+    }
+
+    /// The process started last of those that wait for slots; one that has not joined counts as the last.
+    fn last_to_wait_for_slots(&self) -> Option<MappingId> {
+        let started = |id: &MappingId| {
+            let process = self.memory.mappings().get(*id).and_then(|mapped| mapped.process.as_ref());
+            process.map_or(u64::MAX, Process::started)
+        };
+        self.pager.waiting_for_slots().map(|fault| fault.mapping).max_by_key(started)
     }
 
     /// Handles memory that was added to the region at offset `from`; the region now has `bytes` reachable
