@@ -394,7 +394,7 @@ impl Session {
 
     fn serve_children(&mut self) {
         let Some(children) = &mut self.children else { return };
-        children.gather(self.owner.shared_state());
+        children.gather(self.owner.shared_state(), Instant::now());
         if children.serve() {
             print_line("a child that only the agent has recorded loses its memory: the agent has ended");
         }
@@ -409,7 +409,7 @@ impl Session {
             if has_hung_up(self.owner.as_fd()) {
                 self.away = Some(Instant::now());
                 if let Some(children) = &mut self.children {
-                    children.gather(self.owner.shared_state());
+                    children.gather(self.owner.shared_state(), Instant::now());
                     children.orphaned(self.owner.shared_state());
                 }
                 self.follow_agent();
