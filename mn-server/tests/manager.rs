@@ -1,5 +1,7 @@
-//! Control of a memory node by a real manager on loopback: regions are created and destroyed, both sides restart.
+//! Control of a memory node by a real manager on loopback: regions are created and destroyed, both sides restart, and a
+//! compute node's key changes.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,14 +9,14 @@ use std::time::Duration;
 
 use cxloe_daemon::{Backoff, Connection, StateFile};
 use cxloe_fabric::Client;
-use cxloe_fabric::api::{CreateRegion, DestroyRegion};
+use cxloe_fabric::api::{CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_fabric::client::Destroyed;
 use cxloe_fabric::model::{CnId, Health, Name, RegionState, Watermark};
 use cxloe_gmm::server::{Config, Server};
-use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings};
+use cxloe_mn::control::{KeyRing, ManagerLink, ManagerLinkOptions, Mappings};
 use cxloe_mn::pool::{Host, PoolOptions, PoolSpec};
 use cxloe_mn_core::translation::{PageTable, Tlb, Unmapped};
-use cxloe_wire::frame::Mac;
+use cxloe_wire::frame::{Mac, PublicKey};
 use tokio::time::timeout;
 
 const EXTENT: u64 = 2 << 20;
@@ -44,9 +46,14 @@ fn open(pool: &Path) -> Mappings {
 }
 
 fn link(mappings: Mappings, client: &Client, state: &Path) -> ManagerLink {
+    link_with_keys(mappings, client, state, None)
+}
+
+fn link_with_keys(mappings: Mappings, client: &Client, state: &Path, keys: Option<KeyRing>) -> ManagerLink {
     let mut options = ManagerLinkOptions::new(client.url(), "mn0", vec![Mac([2, 0, 0, 0, 0, 9])], 1500);
     options.backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(50));
     options.state = Some(StateFile::at(state).unwrap());
+    options.keys = keys;
     ManagerLink::start(mappings, options, Box::new(|| serde_json::json!({"lines_read": 42}))).unwrap()
 }
 
@@ -166,4 +173,57 @@ async fn story() {
     assert!(matches!(away, Connection::Away(_)));
     drop(mn.stop());
     other.stop().await.unwrap();
+}
+
+/// Waits until `check` is true.
+async fn wait_for(mut check: impl FnMut() -> bool) {
+    let poll = async {
+        while !check() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LIMIT, poll).await.expect("in time");
+}
+
+#[test]
+fn a_key_is_admitted_while_memory_is_zeroed() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { timeout(4 * LIMIT, new_key_story()).await }).expect("the story ends");
+}
+
+async fn new_key_story() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, client) = serve(&dir.path().join("gmm.redb"), 0).await;
+    let mappings = open(&dir.path().join("pool"));
+    let table = mappings.table().clone();
+    let ring = KeyRing::open(BTreeMap::new(), None).unwrap();
+    let admitted = ring.admitted();
+    let mn = link_with_keys(mappings, &client, &dir.path().join("mn.state"), Some(ring));
+    until(&mn, |connection| *connection == Connection::Registered).await;
+    let owner: CnId = "02:00:00:00:00:01".parse().unwrap();
+    for region in ["a", "b"] {
+        client.create_region(&CreateRegion::new(name(region), EXTENT, owner)).await.unwrap();
+    }
+
+    // A worker that comes to no batch boundary makes the change last as long as the zeroing of a large region.
+    let mut passage = table.generation().worker();
+    passage.pass(|| {});
+    let destroy = DestroyRegion { force: true, wait_ms: 0, created_ms: None };
+    assert!(matches!(client.destroy_region(&name("b"), destroy).await.unwrap(), Destroyed::Draining(_)));
+    wait_for(|| table.iter().count() == 1).await;
+    let key = PublicKey([7; 32]);
+    let register = RegisterComputeNode {
+        cn_id: owner,
+        name: name("cn1"),
+        udp: None,
+        key: Some(key),
+        new_key: false,
+        instance_id: 5,
+        seen: Watermark::default(),
+    };
+    client.register_compute_node(&register).await.unwrap();
+    wait_for(|| admitted.of(0x0200_0000_0001) == Some(key)).await;
+    assert_eq!(client.region(&name("b")).await.unwrap().state, RegionState::Draining);
+    drop((passage, mn.stop()));
+    server.stop().await.unwrap();
 }

@@ -261,6 +261,22 @@ impl Follow {
         MemoryNodeSync { progress: seq.map(|seq| Progress { seq, done }), ..self.sync(mappings, 0) }
     }
 
+    /// Applies the manager's answer to a sync that only reported [`progress`](Self::progress), received at `now_ms`. Its
+    /// commands and orders are not used: the manager sends them again in its answer to the first sync after the job.
+    /// Returns `None` for the answer of another manager, which that sync finds too, and for an overtaken one.
+    pub fn on_progress(
+        &mut self,
+        answer: MemoryNodeSynced,
+        mappings: &mut Mappings,
+        now_ms: u64,
+    ) -> Option<AnswerUpdate> {
+        let MemoryNodeSynced { watermark, heartbeat_ms, udp_peers, cn_keys, .. } = answer;
+        mappings.observe_watermark(watermark).ok()?;
+        mappings.confirm(now_ms);
+        self.heartbeat_ms = heartbeat_ms.max(1);
+        Some(AnswerUpdate { seen: mappings.seen(), udp_peers, cn_keys, fills: None })
+    }
+
     /// Applies the manager's answer, received at `now_ms`.
     ///
     /// # Errors

@@ -350,7 +350,7 @@ impl Shell {
     }
 
     /// Runs the job in a separate thread. Until the job ends, sends syncs, so that the manager counts this node as
-    /// reachable and knows the job's progress.
+    /// reachable and knows the job's progress, and this node has the present keys and addresses.
     async fn carry_out(&mut self, job: Job, contact: &Contact) -> Result<(), RegistrationEnd> {
         let (client, stop) = (contact.client(), contact.stop().clone());
         let (table, command) = (self.mappings.table().clone(), job.command());
@@ -372,10 +372,16 @@ impl Shell {
                     let done = done.load(Ordering::Relaxed);
                     let mut sync = self.follow.progress(&self.mappings, command, done);
                     self.add_reports(&mut sync);
-                    // The answer is not used: the manager sends the same commands again in its answer to the first sync
-                    // after the job.
-                    let alive = timeout(heartbeat, client.sync_memory_node(self.name(), &sync)).await;
-                    tracing::debug!(answered = matches!(alive, Ok(Ok(_))), "sync during a long change");
+                    let answer = timeout(heartbeat, client.sync_memory_node(self.name(), &sync)).await;
+                    tracing::debug!(answered = matches!(answer, Ok(Ok(_))), "sync during a long change");
+                    let Ok(Ok(answer)) = answer else { continue };
+                    let now_ms = self.now_ms();
+                    if let Some(news) = self.follow.on_progress(answer, &mut self.mappings, now_ms)
+                        && let Err(error) = self.keep(&news)
+                    {
+                        // The job cannot be left; the first sync after it has the same consequence.
+                        tracing::warn!(%error, "cannot store an answer of the manager during a long change");
+                    }
                 }
             }
         };
