@@ -30,6 +30,8 @@ pub struct KeyRing {
     named: BTreeMap<Mac, PublicKey>,
     file: Option<StateFile<KeptKeys>>,
     kept: KeptKeys,
+    /// Whether `file` has `kept`.
+    is_stored: bool,
 }
 
 impl KeyRing {
@@ -39,7 +41,7 @@ impl KeyRing {
         file: Option<StateFile<KeptKeys>>,
     ) -> Result<KeyRing, StateError> {
         let kept = file.as_ref().map(StateFile::load).transpose()?.unwrap_or_default();
-        let ring = KeyRing { admitted: Arc::default(), named, file, kept };
+        let ring = KeyRing { admitted: Arc::default(), named, file, kept, is_stored: true };
         ring.admitted.remember(ring.kept.former.iter().copied());
         ring.set_admitted();
         Ok(ring)
@@ -53,15 +55,19 @@ impl KeyRing {
     /// Replaces the keys from the manager, and stores them.
     ///
     /// # Errors
-    /// Any [`StateError`]; the keys are admitted nevertheless.
+    /// Any [`StateError`]; the keys are admitted nevertheless, and stored when they are set again.
     pub fn set_from_manager(&mut self, told: &[ComputeNodeKey]) -> Result<(), StateError> {
-        if self.kept.told == told {
-            return Ok(());
+        if self.kept.told != told {
+            self.kept.told = told.to_vec();
+            self.set_admitted();
+            self.kept.former = self.admitted.former();
+            self.is_stored = false;
         }
-        self.kept.told = told.to_vec();
-        self.set_admitted();
-        self.kept.former = self.admitted.former();
-        self.file.as_ref().map_or(Ok(()), |file| file.store(&self.kept))
+        if let Some(file) = self.file.as_ref().filter(|_| !self.is_stored) {
+            file.store(&self.kept)?;
+        }
+        self.is_stored = true;
+        Ok(())
     }
 
     fn set_admitted(&self) {
@@ -95,5 +101,24 @@ mod tests {
         assert!(!ring.admitted().is_empty());
         // A withdrawn key stays withdrawn in the next process.
         assert_eq!(ring.admitted().of(other.to_u64()), Some(PublicKey::NOBODY));
+    }
+
+    #[test]
+    fn keys_that_could_not_be_stored_are_stored_when_they_are_set_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("state");
+        let file = StateFile::at(folder.join("keys.json")).unwrap();
+        let told =
+            [ComputeNodeKey { compute_node: "02:00:00:00:00:01".parse().unwrap(), key: PublicKey([1; 32]) }];
+        let mut ring = KeyRing::open(BTreeMap::new(), Some(file.clone())).unwrap();
+        // With a file in the place of the folder, nothing can be stored.
+        std::fs::remove_dir(&folder).unwrap();
+        std::fs::write(&folder, "").unwrap();
+        ring.set_from_manager(&told).unwrap_err();
+        assert_eq!(ring.admitted().of(0x0200_0000_0001), Some(PublicKey([1; 32])));
+        std::fs::remove_file(&folder).unwrap();
+        ring.set_from_manager(&told).unwrap();
+        let ring = KeyRing::open(BTreeMap::new(), Some(file)).unwrap();
+        assert_eq!(ring.admitted().of(0x0200_0000_0001), Some(PublicKey([1; 32])));
     }
 }
