@@ -185,10 +185,32 @@ async fn wait_for(mut check: impl FnMut() -> bool) {
     timeout(LIMIT, poll).await.expect("in time");
 }
 
+/// Registers a compute node with a key, and returns the key.
+async fn register_with_key(client: &Client, cn_id: CnId) -> PublicKey {
+    let key = PublicKey([7; 32]);
+    let register = RegisterComputeNode {
+        cn_id,
+        name: name("cn1"),
+        udp: None,
+        key: Some(key),
+        new_key: false,
+        instance_id: 5,
+        seen: Watermark::default(),
+    };
+    client.register_compute_node(&register).await.unwrap();
+    key
+}
+
 #[test]
 fn a_key_is_admitted_while_memory_is_zeroed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { timeout(4 * LIMIT, new_key_story()).await }).expect("the story ends");
+}
+
+#[test]
+fn a_key_is_admitted_while_nothing_can_be_stored() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { timeout(4 * LIMIT, full_disk_story()).await }).expect("the story ends");
 }
 
 async fn new_key_story() {
@@ -211,19 +233,28 @@ async fn new_key_story() {
     let destroy = DestroyRegion { force: true, wait_ms: 0, created_ms: None };
     assert!(matches!(client.destroy_region(&name("b"), destroy).await.unwrap(), Destroyed::Draining(_)));
     wait_for(|| table.iter().count() == 1).await;
-    let key = PublicKey([7; 32]);
-    let register = RegisterComputeNode {
-        cn_id: owner,
-        name: name("cn1"),
-        udp: None,
-        key: Some(key),
-        new_key: false,
-        instance_id: 5,
-        seen: Watermark::default(),
-    };
-    client.register_compute_node(&register).await.unwrap();
+    let key = register_with_key(&client, owner).await;
     wait_for(|| admitted.of(0x0200_0000_0001) == Some(key)).await;
     assert_eq!(client.region(&name("b")).await.unwrap().state, RegionState::Draining);
     drop((passage, mn.stop()));
+    server.stop().await.unwrap();
+}
+
+async fn full_disk_story() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, client) = serve(&dir.path().join("gmm.redb"), 0).await;
+    let (ring, state) = (KeyRing::open(BTreeMap::new(), None).unwrap(), dir.path().join("state"));
+    let admitted = ring.admitted();
+    let mn = link_with_keys(open(&dir.path().join("pool")), &client, &state.join("mn.state"), Some(ring));
+    until(&mn, |connection| *connection == Connection::Registered).await;
+    let owner: CnId = "02:00:00:00:00:01".parse().unwrap();
+    client.create_region(&CreateRegion::new(name("a"), EXTENT, owner)).await.unwrap();
+
+    // With a file in the place of the folder, nothing can be stored.
+    std::fs::rename(&state, dir.path().join("before")).unwrap();
+    std::fs::write(&state, "").unwrap();
+    let key = register_with_key(&client, owner).await;
+    wait_for(|| admitted.of(0x0200_0000_0001) == Some(key)).await;
+    drop(mn.stop());
     server.stop().await.unwrap();
 }

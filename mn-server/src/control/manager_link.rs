@@ -207,7 +207,10 @@ impl Shell {
     /// Registers, and follows the manager until an error ends the registration.
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, RegistrationEnd> {
         self.follow.restart();
-        self.keep_heard()?;
+        // Even if nothing can be stored, the manager's answer has the keys to admit.
+        if let Err(error) = self.keep_heard() {
+            tracing::warn!(%error, "cannot store the time since the manager's last answer");
+        }
         loop {
             let udp = self.options.link.outer_address();
             if udp != self.follow.node().udp {
@@ -298,6 +301,12 @@ impl Shell {
     /// Stores the update of an answer before its commands are carried out: the watermark on disk, peers and keys in
     /// memory, so that a compute node's first Hello is answered.
     fn keep(&mut self, news: &AnswerUpdate) -> Result<(), RegistrationEnd> {
+        let peer =
+            |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
+        self.options.peers.set_from_manager(news.udp_peers.iter().map(peer).flat_map(Peer::shards));
+        // The keys are in force before anything is stored, so that a full disk does not keep a revoked one in force.
+        let keys_stored =
+            self.options.keys.as_mut().map_or(Ok(()), |ring| ring.set_from_manager(&news.cn_keys));
         self.keep_heard()?;
         // Mappings that the manager does not list are stored before they leave the page table.
         self.keep_memory()?;
@@ -308,10 +317,7 @@ impl Shell {
         if let Some(orders) = &news.fills {
             self.options.fills.set_orders(orders);
         }
-        let peer =
-            |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
-        self.options.peers.set_from_manager(news.udp_peers.iter().map(peer).flat_map(Peer::shards));
-        Ok(self.options.keys.as_mut().map_or(Ok(()), |ring| ring.set_from_manager(&news.cn_keys))?)
+        Ok(keys_stored?)
     }
 
     fn keep_shares(&mut self) -> Result<(), RegistrationEnd> {
