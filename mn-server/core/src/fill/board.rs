@@ -35,6 +35,15 @@ impl Orders {
     fn is_complete(&self, order: &FillCmem) -> bool {
         self.done.get(&order.mapping.cmem_base).is_some_and(|done| *done >= order.mapping.bytes())
     }
+
+    /// Whether `worker` may take the order now: it is not complete, no worker carries it out, and its source's frames
+    /// arrive at `worker`.
+    fn is_free(&self, order: &FillCmem, worker: u32, own: Mac) -> bool {
+        self.receiver(order.source.mac) == worker
+            && order.mapping.cn.mac() == own
+            && !self.taken.contains_key(&order.mapping.cmem_base)
+            && !self.is_complete(order)
+    }
 }
 
 impl FillBoard {
@@ -81,20 +90,28 @@ impl FillBoard {
         orders.done.iter().map(progress).collect()
     }
 
-    /// Takes the first order that is not complete, that no worker carries out, and whose source's frames arrive at
-    /// `worker`.
+    /// Takes the first order that is free for `worker`.
     pub(crate) fn take(&self, worker: u32, own: Mac) -> Option<Arc<FillCmem>> {
         let mut orders = self.orders();
-        let is_free = |order: &&Arc<FillCmem>| {
-            let base = order.mapping.cmem_base;
-            orders.receiver(order.source.mac) == worker
-                && order.mapping.cn.mac() == own
-                && !orders.taken.contains_key(&base)
-                && !orders.is_complete(order)
-        };
-        let order = Arc::clone(orders.present.iter().find(is_free)?);
+        let order = Arc::clone(orders.present.iter().find(|order| orders.is_free(order, worker, own))?);
         orders.taken.insert(order.mapping.cmem_base, worker);
         Some(order)
+    }
+
+    /// Gives an order back whose source does not answer, and takes the next one in the list that is free and has another
+    /// source. `None` if there is none; the worker then keeps the order.
+    pub(crate) fn exchange(&self, worker: u32, own: Mac, order: &FillCmem) -> Option<Arc<FillCmem>> {
+        let mut orders = self.orders();
+        let at = orders.present.iter().position(|present| **present == *order)?;
+        let (before, after) = orders.present.split_at(at);
+        let is_other = |other: &&Arc<FillCmem>| {
+            other.source.mac != order.source.mac && orders.is_free(other, worker, own)
+        };
+        let other = Arc::clone(after.iter().chain(before).find(is_other)?);
+        orders.taken.remove(&order.mapping.cmem_base);
+        orders.taken.insert(other.mapping.cmem_base, worker);
+        self.changed();
+        Some(other)
     }
 
     /// Whether `worker` is to go on with an order that it has taken.
@@ -173,6 +190,26 @@ mod tests {
         board.give_back(&first);
         assert!(board.take(1, OWN).is_none(), "it is complete");
         assert_eq!(board.progress(), [FillProgress { cmem_base: 0, done: 8192 }]);
+    }
+
+    #[test]
+    fn orders_whose_source_does_not_answer_give_way_to_the_next_source() {
+        let from = |last: u8, base: u64| {
+            let mut order = order(base);
+            order.source.mac = Mac([2, 0, 0, 0, 3, last]);
+            order
+        };
+        let board = FillBoard::default();
+        board.set_orders(&[from(1, 0), from(1, 8192), from(2, 16384), from(3, 24576)]);
+        let mut taken = board.take(0, OWN).unwrap();
+        for base in [16384, 24576, 0, 16384] {
+            taken = board.exchange(0, OWN, &taken).unwrap();
+            assert_eq!(taken.mapping.cmem_base, base);
+        }
+        board.set_orders(&[from(2, 16384), from(2, 32768)]);
+        assert!(board.exchange(0, OWN, &taken).is_none(), "from the same source");
+        assert!(board.keeps(0, &taken));
+        assert_eq!(board.take(0, OWN).unwrap().mapping.cmem_base, 32768, "the first one is still taken");
     }
 
     #[test]

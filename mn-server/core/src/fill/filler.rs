@@ -8,6 +8,8 @@
 //!                             ^                          |        |
 //!                             '------- no answer --------'        '-- refused: rests, then from the first line
 //! ```
+//!
+//! An order whose source does not answer for long gives way to one with another source.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +35,9 @@ const CONGESTION_REST: Duration = Duration::from_millis(2);
 const FULL_RING_REST: Duration = Duration::from_micros(100);
 /// Rest after a refused request or line: a mapping has changed, and the manager's next list of orders follows.
 const REFUSAL_REST: Duration = Duration::from_secs(1);
+/// Time without a session with the right pool after which an order with another source goes first. It begins from its
+/// first line later, so this is longer than a restart of the other node takes.
+const SOURCE_PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes copied between two reports to the board.
 const REPORT_BYTES: u64 = 4 << 20;
 /// Number of the low bits of a token that are the number of a line; the others are the number of the attempt.
@@ -76,6 +81,9 @@ struct Active {
     /// Number of the requester, by which results of handshakes find it.
     number: u64,
     fill: Fill,
+    /// Time since which the source cannot be read, or since another order was looked for because of that; `None` while
+    /// it can.
+    waits_since: Option<Time>,
 }
 
 /// Progress with an order.
@@ -128,12 +136,16 @@ impl Fill {
         }
     }
 
+    /// Whether the other end of the session has the content. A pool of another incarnation does not have it; the manager
+    /// then withdraws the order.
+    fn has_content(&self, requester: &Requester) -> bool {
+        requester.is_open() && requester.incarnation() == Some(self.order.source.incarnation)
+    }
+
     /// Whether more may be asked for in the present session, once the rest is over.
     fn can_ask(&self, requester: &Requester) -> bool {
-        // A pool of another incarnation does not have the content. The manager then withdraws the order.
-        let has_content =
-            requester.is_open() && requester.incarnation() == Some(self.order.source.incarnation);
-        has_content && self.asked < self.bytes && self.asked - self.done < IN_FLIGHT_MAX
+        let more = self.asked < self.bytes && self.asked - self.done < IN_FLIGHT_MAX;
+        more && self.has_content(requester)
     }
 
     /// Asks for the next lines, as many as may be under way.
@@ -207,7 +219,19 @@ impl Active {
             requester.poll(now, tx, &mut Answers { fill, memory, now });
         }
         fill.ask(requester, now, tx);
+        let can_be_read = fill.has_content(requester);
+        self.waits_since = if can_be_read { None } else { self.waits_since.or(Some(now)) };
         self.log_events();
+    }
+
+    /// Whether another order is to be looked for: true once in each [`SOURCE_PATIENCE`] in which the source could not be
+    /// read.
+    fn is_stuck(&mut self, now: Time) -> bool {
+        let is_stuck = self.waits_since.is_some_and(|since| now >= since + SOURCE_PATIENCE);
+        if is_stuck {
+            self.waits_since = Some(now);
+        }
+        is_stuck
     }
 
     fn log_events(&mut self) {
@@ -283,10 +307,11 @@ impl Filler {
         // A complete order is followed by one that is not.
         while let Some(active) = &mut self.active {
             active.work(now, memory, tx);
-            if !active.report_to(&self.board) {
+            if active.report_to(&self.board) {
+                self.take_next(now, memory, tx);
+            } else if !active.is_stuck(now) || !self.exchange(now, memory, tx) {
                 return;
             }
-            self.take_next(now, memory, tx);
         }
     }
 
@@ -335,12 +360,27 @@ impl Filler {
         }
     }
 
+    /// Takes an order with another source in the place of the present one. Returns false if there is none.
+    #[cold]
+    fn exchange(&mut self, now: Time, memory: &mut dyn FillMemory, tx: &mut dyn Transmit) -> bool {
+        let other =
+            |active: &Active| self.board.exchange(self.settings.worker, self.config.own, &active.fill.order);
+        let Some(order) = self.active.as_ref().and_then(other) else { return false };
+        let next = self.call(order, now);
+        if let Some(before) = self.active.replace(next) {
+            let (region, source) = (&before.fill.order.mapping.region, &before.fill.order.source.memory_node);
+            tracing::warn!(%region, %source, "the source of a copy does not answer; copies from others go first");
+            before.close(now, memory, tx);
+        }
+        true
+    }
+
     /// Begins an order with a new session.
     fn call(&mut self, order: Arc<FillCmem>, now: Time) -> Active {
         self.requesters += 1;
         let mut requester = Requester::new(self.session_with(&order.source));
         requester.connect(now);
-        Active { requester, number: self.requesters, fill: Fill::new(order, 0) }
+        Active { requester, number: self.requesters, fill: Fill::new(order, 0), waits_since: None }
     }
 
     fn session_with(&self, source: &FillSource) -> RequesterConfig {

@@ -84,6 +84,21 @@ fn responder(incarnation: u64, seed: u64) -> Responder {
     Responder::new(ResponderConfig::new(SOURCE, 1514, incarnation, seed))
 }
 
+/// Order to copy from the memory node at `source`.
+fn order(source: Mac, cmem_base: u64) -> FillCmem {
+    let mapping = Mapping {
+        cn: OWN.try_into().unwrap(),
+        region: Name::new("r").unwrap(),
+        cmem_base,
+        extent_bytes: BYTES as u64 / 2,
+        extents: [1, 2].into_iter().collect(),
+        sealed: false,
+        cn_key: None,
+    };
+    let memory_node = Name::new("mn0").unwrap();
+    FillCmem { mapping, source: FillSource { memory_node, mac: source, key: None, incarnation: INCARNATION } }
+}
+
 struct Pair {
     now: Time,
     board: Arc<FillBoard>,
@@ -97,18 +112,7 @@ impl Pair {
     /// Makes a pair whose copier has one order.
     fn new(incarnation: u64) -> Self {
         let board = Arc::new(FillBoard::default());
-        let mapping = Mapping {
-            cn: OWN.try_into().unwrap(),
-            region: Name::new("r").unwrap(),
-            cmem_base: BASE,
-            extent_bytes: BYTES as u64 / 2,
-            extents: [1, 2].into_iter().collect(),
-            sealed: false,
-            cn_key: None,
-        };
-        let memory_node = Name::new("mn0").unwrap();
-        let source = FillSource { memory_node, mac: SOURCE, key: None, incarnation: INCARNATION };
-        board.set_orders(&[FillCmem { mapping, source }]);
+        board.set_orders(&[order(SOURCE, BASE)]);
         let settings = FillerSettings { worker: 0, instance: 5, epoch_ns: 0 };
         let config = ResponderConfig::new(OWN, 1514, 1, 3);
         let content = (0..BYTES).map(|at| (at / LINE_SIZE * 7 + at) as u8).collect();
@@ -263,6 +267,35 @@ fn a_copy_goes_on_after_the_other_node_was_restarted() {
     pair.responder = responder(INCARNATION, 12);
     pair.rounds(8000);
     assert!(pair.is_copied() && pair.done() == BYTES as u64);
+}
+
+#[test]
+fn a_source_that_does_not_answer_holds_up_no_copy_from_another() {
+    let away = Mac([2, 0, 0, 0, 2, 9]);
+    let mut pair = Pair::new(INCARNATION);
+    pair.board.set_orders(&[order(away, 2 * BASE), order(SOURCE, BASE)]);
+    let unheard = |pair: &mut Pair, count: usize| {
+        for _ in 0..count {
+            pair.advance();
+            pair.now = pair.now + Duration::from_millis(1);
+        }
+    };
+    unheard(&mut pair, 9_990);
+    assert_eq!(pair.filler.peer(), Some(away));
+    unheard(&mut pair, 20);
+    assert_eq!(pair.filler.peer(), Some(SOURCE));
+    for _ in 0..8000 {
+        if pair.is_copied() {
+            break;
+        }
+        pair.round();
+    }
+    assert!(pair.is_copied());
+    pair.advance();
+    assert_eq!((pair.filler.peer(), pair.done()), (Some(away), BYTES as u64), "it is tried again");
+    // Alone, an order is kept for as long as its source may come back.
+    unheard(&mut pair, 25_000);
+    assert_eq!(pair.filler.peer(), Some(away));
 }
 
 #[test]
