@@ -334,16 +334,23 @@ impl Manager {
         self.send_hand_over(&region, &leg);
     }
 
-    /// Returns the orders to a memory node to copy from others.
+    /// Returns the orders to a memory node to copy from others: of each source in turn, so that the orders of one that
+    /// does not answer do not fill the list, and those of unreachable ones last.
     pub fn fills_on(&self, node: &Name) -> Vec<FillCmem> {
-        let order = |(region, leg): (&Region, &Leg)| {
-            let loan = leg.loan().filter(|_| leg.state == LegState::Stale)?;
-            let source = source_of(region, leg, loan)?;
+        let (mut found, mut of_source) = (Vec::new(), BTreeMap::<&Name, usize>::new());
+        for (region, leg) in self.legs_on(node).filter(|(_, leg)| leg.state == LegState::Stale) {
+            let Some(source) = leg.loan().and_then(|loan| source_of(region, leg, loan)) else { continue };
+            let turn = of_source.entry(&source.memory_node).or_default();
+            found.push((!self.is_reachable(&source.memory_node), *turn, region, leg, source));
+            *turn += 1;
+        }
+        found.sort_by_key(|(is_away, turn, ..)| (*is_away, *turn));
+        let order = |(_, _, region, leg, source): (bool, usize, &Region, &Leg, &Leg)| {
             let (memory_node, mac, key) = (source.memory_node.clone(), source.mac()?, source.mn_key);
             let source = FillSource { memory_node, mac, key, incarnation: source.incarnation? };
             Some(FillCmem { mapping: mapping_of(region, leg), source })
         };
-        self.legs_on(node).filter_map(order).take(FILLS_MAX).collect()
+        found.into_iter().filter_map(order).take(FILLS_MAX).collect()
     }
 
     /// Returns the memory nodes that `node` exchanges frames with for copies.

@@ -269,6 +269,34 @@ fn a_copy_begins_again_when_its_memory_node_has_lost_it() {
     );
 }
 
+/// Scenario: two memory nodes are drained, and one fails that has more regions than a list of orders.
+#[test]
+fn regions_move_from_one_memory_node_while_another_does_not_answer() {
+    let mut fabric = Fabric::new(&[20, 4, 24]);
+    fabric.register_cn(1);
+    let regions = (0..17).map(|at| (format!("a{at:02}"), "mn0")).chain([("z".to_owned(), "mn1")]);
+    for (region, node) in regions {
+        let on = vec![name(node)];
+        let create = CreateRegion { on, ..CreateRegion::new(name(&region), EXTENT, cn(1)) };
+        fabric.apply(Command::CreateRegion(create)).unwrap();
+    }
+    fabric.settle();
+    fabric.end_agent(true);
+    (0..2).for_each(|node| fabric.drain_node(node, true));
+    fabric.let_pass(8000);
+    let sources = |fabric: &Fabric| -> Vec<Name> {
+        fabric.orders(2).into_iter().map(|order| order.source.memory_node).collect()
+    };
+    assert_eq!(sources(&fabric).len(), 16);
+    assert!(sources(&fabric).contains(&name("mn1")), "it may be that mn2 does not reach mn0");
+    for _ in 0..TIMEOUT_MS / 1000 + 2 {
+        fabric.now_ms += 1000;
+        (1..3).for_each(|node| fabric.settle_only(node));
+        fabric.apply(Command::Tick).unwrap();
+    }
+    assert_eq!(sources(&fabric)[0], name("mn1"));
+}
+
 #[test]
 fn a_snapshot_moves_while_it_is_disabled() {
     let mut fabric = Fabric::in_use(&[8, 8]);
