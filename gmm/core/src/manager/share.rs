@@ -20,6 +20,7 @@ use cxloe_fabric::model::{
 use super::cmem::CmemSpan;
 use super::hand_over::wrong_state;
 use super::memory_nodes::mapping_of;
+use super::regions::record_bytes;
 use super::{Change, Manager, ManagerError};
 
 pub(super) const READERS_MAX: usize = 256;
@@ -126,11 +127,19 @@ impl Manager {
         }
         let pieces = region.legs.iter().map(|leg| CmemSpan { bytes: leg.bytes, align: leg.extent_bytes });
         let bases = self.take_cmem(&mut node, &pieces.collect::<Vec<_>>())?;
-        self.put(Change::ComputeNode(node));
         let legs = bases.into_iter().map(|cmem_base| ReaderLeg { cmem_base, state: ShareState::Pending });
         let reader = Reader { cn, uid: order.uid, legs: legs.collect(), ends: false };
         let shares = shares_of(&region, &reader);
         region.readers.push(reader);
+        if let Some(limit) = self.options.record_bytes_max
+            && record_bytes(&region) > limit
+        {
+            return Err(ManagerError::LimitReached {
+                what: "bytes of a region's record with its readers",
+                limit,
+            });
+        }
+        self.put(Change::ComputeNode(node));
         self.store_region(region, None);
         shares.into_iter().for_each(|(node, share)| self.issue(&node, NodeAction::Share(share)));
         Ok(())

@@ -134,6 +134,22 @@ fn readers_have_the_region_once_every_memory_node_serves_them() {
 }
 
 #[test]
+fn a_reader_for_whom_the_record_of_the_region_has_no_room_is_refused() {
+    let limit = 6000;
+    let options = Options { record_bytes_max: Some(limit), ..Options::default() };
+    let mut fabric = Fabric::with(&[6, 6], options);
+    (1..100).for_each(|last| fabric.register_cn(last));
+    fabric.create("r", 8, cn(1)).unwrap();
+    fabric.all_follow();
+    fabric.seal().unwrap();
+    fabric.all_follow();
+    let refused = (2..100).find_map(|reader| fabric.share(reader, false).err()).unwrap();
+    assert!(matches!(refused, ManagerError::LimitReached { .. }), "{refused}");
+    let record = serde_json::to_vec(fabric.r()).unwrap();
+    assert!(record.len() as u64 <= limit && fabric.r().readers.len() > 2, "{:?}", fabric.r());
+}
+
+#[test]
 fn the_end_of_a_share_leaves_the_others() {
     let mut fabric = Fabric::with_sealed_region();
     [2, 3].into_iter().for_each(|reader| fabric.share(reader, false).unwrap());
