@@ -67,6 +67,7 @@ impl Manager {
         legs.iter().for_each(|at| region.legs[*at].moves_to.clone_from(&to));
         let (owner, stops) = (region.owner, to.is_none());
         self.settle(region, None);
+        self.repair_now(name);
         if stops {
             self.drop_surplus(name);
         }

@@ -227,9 +227,14 @@ impl Manager {
                         // In a region with one copy, `drop_surplus` removes the leg that has moved.
                         let moved =
                             leaves(leg) && (region.protect == Protection::Mirror || !leg.is_in_sync());
+                        // A copy was begun, and then the leg that it is made from was ordered to another node.
+                        let misplaced = movable
+                            && region.protect == Protection::None
+                            && !leg.is_in_sync()
+                            && kept.moves_to.as_ref().is_some_and(|to| *to != leg.memory_node);
                         kept.is_in_sync()
                             && self.is_reachable(&kept.memory_node)
-                            && (is_away(leg) || moved || leg.state == LegState::Lost)
+                            && (is_away(leg) || moved || misplaced || leg.state == LegState::Lost)
                     };
                     let found = [(one, other), (other, one)].into_iter().find(replaceable);
                     wanted.extend(found.map(|(at, keeps)| WantedCopy { keeps, replaces: Some(at) }));
@@ -281,6 +286,12 @@ impl Manager {
                 region.legs[at].state = LegState::Unmapping;
                 region.legs[at].memory_node.clone()
             });
+            if region.protect == Protection::None
+                && let Some(to) = &mut region.legs[copy.keeps].moves_to
+            {
+                // An order for the leg that is replaced leads elsewhere.
+                to.clone_from(&node.name);
+            }
             let leg = Leg {
                 memory_node: node.name.clone(),
                 macs: node.macs,
@@ -412,6 +423,13 @@ impl Manager {
         let (region, owner, protect) = (name.clone(), owner.cn_id, protect.protect);
         self.region_event(owner, EventKind::ProtectionChanged { region, owner, protect });
         Ok(())
+    }
+
+    /// Ends the pause between attempts to repair one region, because another order for it has come.
+    pub(super) fn repair_now(&mut self, region: &Name) {
+        if let Some(repair) = self.repairs.regions.get_mut(region) {
+            repair.not_before_ms = 0;
+        }
     }
 
     /// Ends the pause between attempts, because a memory node that registered may have room.

@@ -459,6 +459,29 @@ fn a_region_moves_to_the_node_it_is_ordered_to() {
 }
 
 #[test]
+fn an_order_to_another_node_during_a_move_is_followed() {
+    for second in [(2, 1), (0, 1)] {
+        let mut fabric = Fabric::racked(&[4, 4, 6]);
+        fabric.create("r", 2, cn(1)).unwrap();
+        fabric.settle();
+        fabric.relocate(2, Some(0)).unwrap();
+        fabric.pass(1000, &[0, 1, 2]);
+        fabric.settle();
+        assert_eq!(fabric.legs(), [(0, 2, Mapped), (1, 0, Stale)]);
+        // The leg, or the copy of it that is being filled, is to be on mn1.
+        fabric.relocate(second.0, Some(second.1)).unwrap();
+        for ms in [1000, 31_000] {
+            fabric.pass(ms, &[0, 1, 2]);
+            fabric.settle();
+            assert_eq!(fabric.legs(), [(0, 2, Mapped), (1, 1, Stale)], "{second:?}");
+        }
+        fabric.filled(1).unwrap();
+        fabric.settle();
+        assert_eq!((fabric.legs(), fabric.free()), (vec![(1, 1, Mapped)], 12));
+    }
+}
+
+#[test]
 fn a_region_with_one_copy_moves_within_its_rack_and_a_mirrored_one_not_into_the_others() {
     let mut fabric = Fabric::racked(&[4, 4, 4]);
     let register = |fabric: &mut Fabric, node: usize, rack: &str| {
