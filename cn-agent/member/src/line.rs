@@ -14,6 +14,10 @@ const ASKED: u32 = 1;
 const ANSWERED: u32 = 2;
 const OVER: u32 = 3;
 
+/// Values of [`HelperLine::leaving`], besides 0: how the helper thread is to end.
+const LEAVE: u32 = 1;
+const RETIRE: u32 = 2;
+
 /// Connection of a process's threads with their helper thread; may be a `static`.
 #[derive(Debug, Default)]
 pub struct HelperLine {
@@ -26,6 +30,8 @@ pub struct HelperLine {
     connection: AtomicU64,
     /// Number of the connection over which the request was sent last.
     asked_over: AtomicU32,
+    /// 0, [`LEAVE`] or [`RETIRE`]. Stored before the connection is read, as the helper stores a new connection before it
+    /// reads this: one of them sees what the other has stored.
     leaving: AtomicU32,
 }
 
@@ -80,7 +86,7 @@ impl HelperLine {
 
     /// Announces that this process leaves; the helper thread ends when the agent has closed the connection.
     pub fn leave(&self) {
-        self.leaving.store(1, Ordering::Release);
+        self.leaving.store(LEAVE, Ordering::SeqCst);
         self.announce(MessageKind::Leave, &[]);
     }
 
@@ -98,7 +104,11 @@ impl HelperLine {
     /// Ends the helper thread without a message to the agent. The agent continues to serve this process until the
     /// process joins again.
     pub fn retire(&self) {
-        self.leaving.store(1, Ordering::Release);
+        self.leaving.store(RETIRE, Ordering::SeqCst);
+        self.end_connection();
+    }
+
+    fn end_connection(&self) {
         let socket = descriptor(self.connection.load(Ordering::SeqCst));
         if socket > 0 {
             // SAFETY: plain values. The number is the helper's connection, or no longer a socket.
@@ -111,7 +121,8 @@ impl HelperLine {
         self.leaving.load(Ordering::Acquire) != 0
     }
 
-    /// Sets the helper's connection, and sends an unanswered request again.
+    /// Sets the helper's connection, and sends an unanswered request again. The helper may have joined a successor of the
+    /// agent while it was told to end.
     pub(crate) fn connected(&self, socket: i32) {
         let next = number(self.connection.load(Ordering::Relaxed)).wrapping_add(1).max(1);
         let connection = u64::from(next) << 32 | u64::from(socket.cast_unsigned());
@@ -119,8 +130,10 @@ impl HelperLine {
         if self.state.load(Ordering::SeqCst) == ASKED {
             self.ask();
         }
-        if self.is_leaving() {
-            self.announce(MessageKind::Leave, &[]);
+        match self.leaving.load(Ordering::SeqCst) {
+            LEAVE => self.announce(MessageKind::Leave, &[]),
+            RETIRE => self.end_connection(),
+            _ => {}
         }
     }
 
@@ -318,5 +331,14 @@ mod tests {
         line.ask();
         line.connected(here.as_raw_fd());
         assert_eq!(there.read(&mut bytes).unwrap(), length, "one message");
+    }
+    #[test]
+    fn a_helper_that_retires_while_it_joins_a_successor_does_not_leave() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        there.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let line = HelperLine::new();
+        line.retire();
+        line.connected(here.as_raw_fd());
+        assert_eq!(there.read(&mut [0; MESSAGE_MAX]).unwrap(), 0, "the connection ends without a message");
     }
 }
