@@ -319,10 +319,6 @@ impl Window {
     /// Discards the content of pages and makes them inaccessible. Returns `false` if they may still have content.
     fn close(&self, pages: Range<usize>) -> bool {
         let (address, bytes) = (self.address(pages.start).cast(), pages.len() * PAGE);
-        if self.guarded.load(Relaxed) {
-            // SAFETY: the pages belong to the window, and their owner gives them back.
-            unsafe { sys::madvise(address, bytes, sys::MADV_GUARD_REMOVE) };
-        }
         let emptied = self.empty(pages);
         // SAFETY: the pages belong to the window, and their owner gives them back. If the kernel refuses the call, an
         // access reads zeros.
@@ -330,9 +326,14 @@ impl Window {
         emptied
     }
 
-    /// Discards the content of pages whose protection the caller sets afterwards. Returns `false` if they may still
-    /// have content.
+    /// Discards the content of pages, and removes guards; the caller sets the protection of the pages afterwards. Returns
+    /// `false` if they may still have content.
     pub fn empty(&self, pages: Range<usize>) -> bool {
+        if self.guarded.load(Relaxed) {
+            let (address, bytes) = (self.address(pages.start).cast(), pages.len() * PAGE);
+            // SAFETY: the pages belong to the window, and their owner discards their content.
+            unsafe { sys::madvise(address, bytes, sys::MADV_GUARD_REMOVE) };
+        }
         if (self.announce)(pages.clone()) {
             self.drop_content(&pages);
             return true;
@@ -704,6 +705,10 @@ mod tests {
         window.give(first..first + 8);
         let again = window.take(8, 1).unwrap();
         assert!((again..again + 8).all(|page| byte(&window, page) == 0));
+        // Memory that is mapped over them has none either.
+        assert_eq!((again, window.guard(first..first + 4, install)), (first, 0));
+        assert_eq!(window.claim(first..first + 8, PageUse::Committed), AddressClaim::Made);
+        assert!((first..first + 8).all(|page| byte(&window, page) == 0));
     }
 
     #[test]

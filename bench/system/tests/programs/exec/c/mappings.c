@@ -83,7 +83,9 @@ static void gives_up(void)
         /* What is mapped there next has none. */
         MUST(madvise(row, MIB, GUARD_INSTALL) == 0 && munmap(row, MIB) == 0);
         unsigned char *next = mmap(NULL, MIB, BOTH, OWN, -1, 0);
-        MUST(next == row && zeros(next, MIB) && munmap(next, MIB) == 0);
+        MUST(next == row && zeros(next, MIB));
+        MUST(madvise(next, MIB, GUARD_INSTALL) == 0);
+        MUST(mmap(next, MIB, BOTH, OWN | MAP_FIXED, -1, 0) == next && zeros(next, MIB) && munmap(next, MIB) == 0);
     }
     MUST(munmap(at, 6 * MIB) == 0);
 }
