@@ -170,7 +170,10 @@ pub unsafe fn mremap(
     let Some(process) = remote() else { return kernel() };
     let window = process.window;
     let fixed = flags & MREMAP_FIXED != 0;
-    if !window.holds(address as usize) {
+    let touched = window.part(address as usize, bytes.max(1));
+    let covered = window.covered(touched.clone());
+    // The kernel moves mappings of the program, also one that covers pages of the window.
+    if !window.holds(address as usize) || covered == touched.len() {
         let over = fixed && !window.part(new as usize, new_bytes).is_empty();
         return if over { failed(libc::EINVAL) } else { kernel() };
     }
@@ -192,13 +195,17 @@ pub unsafe fn mremap(
         return failed(NO_MEMORY);
     }
     let wanted = new_bytes.div_ceil(PAGE);
-    if !fixed && !stays {
-        if wanted <= part.len() {
-            if wanted < part.len() {
-                window.give(part.start + wanted..part.end);
-            }
-            return address;
+    if !fixed && !stays && wanted <= part.len() {
+        if wanted < part.len() {
+            window.give(part.start + wanted..part.end);
         }
+        return address;
+    }
+    if covered > 0 {
+        // The range consists of several mappings.
+        return failed(libc::EFAULT);
+    }
+    if !fixed && !stays {
         if window.take_at(part.end..part.start + wanted) {
             return address;
         }

@@ -408,6 +408,11 @@ impl Window {
         None
     }
 
+    /// Number of these pages that mappings of the program cover.
+    pub fn covered(&self, pages: Range<usize>) -> usize {
+        self.lost.lock().count(pages)
+    }
+
     fn next_lost(&self, within: Range<usize>) -> Option<Range<usize>> {
         self.lost.lock().next_used(within)
     }
@@ -652,6 +657,7 @@ mod tests {
         let first = window.take(30, 1).unwrap();
         window.remove_pages(first + 10..first + 15);
         window.remove_pages(first + 12..first + 20);
+        assert_eq!((window.covered(first..first + 15), window.covered(first + 20..first + 30)), (5, 0));
         window.give(first..first + 30);
         assert_eq!(window.take(10, 1), Some(first));
         assert_eq!(window.take(10, 1), Some(first + 20), "the pages between are gone");

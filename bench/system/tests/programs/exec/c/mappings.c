@@ -144,6 +144,16 @@ int main(void)
     for (int i = 0; i < 8; i++)
         MUST(filled(again[i], MIB, 10 + i, 0) && munmap(again[i], MIB) == 0);
 
+    /* A file that is mapped over memory stays that file when its mapping is made longer. */
+    unsigned char *under = mmap(NULL, MIB, BOTH, OWN, -1, 0);
+    MUST(mmap(under, MIB / 2, BOTH, MAP_SHARED | MAP_FIXED, file, 0) == under);
+    MUST(mremap(under, MIB, 2 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT && under[0] == 99);
+    unsigned char *longer = mremap(under, MIB / 2, MIB, MREMAP_MAYMOVE);
+    MUST(longer != MAP_FAILED && longer[0] == 99 && filled(longer + PAGE, MIB - PAGE, 4, 1));
+    longer[MIB - 1] = 98;
+    MUST(pread(file, &byte, 1, MIB - 1) == 1 && byte == 98);
+    MUST(munmap(longer, MIB) == 0 && munmap(under, MIB) == 0);
+
     /* Longer and shorter, where it is and elsewhere. */
     unsigned char *grown = mmap(NULL, MIB, BOTH, OWN, -1, 0);
     fill(grown, MIB, 5);
