@@ -120,6 +120,12 @@ pub unsafe fn mmap(
     first.map_or_else(kernel, |first| window.address(first).cast())
 }
 
+/// Whether a range begins at a page and has an end, without which the kernel accepts no range.
+fn is_range(address: usize, bytes: usize) -> bool {
+    let end = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| address.checked_add(bytes));
+    address.is_multiple_of(PAGE) && end.is_some()
+}
+
 /// Applies `act` to the parts of a range that lie in front of the window and behind it; the range overlaps the window.
 fn outside(
     process: &Process,
@@ -146,11 +152,15 @@ pub unsafe fn munmap(address: *mut c_void, bytes: usize) -> c_int {
     let kernel = |address, bytes| unsafe { sys::munmap(address, bytes) };
     let Some(process) = remote() else { return kernel(address, bytes) };
     let part = process.window.part(address as usize, bytes);
-    if part.is_empty() || !(address as usize).is_multiple_of(PAGE) {
+    if part.is_empty() || !is_range(address as usize, bytes) {
         return kernel(address, bytes);
     }
-    process.window.give(part);
-    outside(process, address as usize, bytes, kernel)
+    // The kernel refuses a range that ends behind the addresses of processes.
+    let unmapped = outside(process, address as usize, bytes, kernel);
+    if unmapped == 0 {
+        process.window.give(part);
+    }
+    unmapped
 }
 
 /// Copies the content of a part of the window to its new place, because the kernel cannot move that part.
@@ -183,9 +193,14 @@ pub unsafe fn mremap(
     let stays = flags & MREMAP_DONTUNMAP != 0;
     let known = flags & !(MREMAP_FIXED | MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == 0;
     let moves = flags & MREMAP_MAYMOVE != 0;
+    let overlaps = fixed
+        && (address as usize) < (new as usize).saturating_add(new_bytes)
+        && (new as usize) < (address as usize).saturating_add(bytes);
     if !whole
         || !(address as usize).is_multiple_of(PAGE)
         || !known
+        || (fixed && !moves)
+        || overlaps
         || (stays && (!moves || bytes != new_bytes))
     {
         return failed(libc::EINVAL);
@@ -262,7 +277,7 @@ pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_in
     let kernel = |address, bytes| unsafe { sys::madvise(address, bytes, advice) };
     let Some(process) = remote() else { return kernel(address, bytes) };
     let part = process.window.part(address as usize, bytes);
-    if part.is_empty() || !(address as usize).is_multiple_of(PAGE) {
+    if part.is_empty() || !is_range(address as usize, bytes) {
         return kernel(address, bytes);
     }
     let discards = match advice {

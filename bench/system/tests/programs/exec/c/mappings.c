@@ -167,6 +167,13 @@ int main(void)
     MUST(mremap(moved, MIB / 2, MIB / 2, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place);
     MUST(filled(place, MIB / 2, 5, 0));
 
+    /* Calls that the kernel refuses change nothing. */
+    MUST(mremap(place, MIB / 2, MIB / 2, MREMAP_MAYMOVE | MREMAP_FIXED, place + PAGE) == MAP_FAILED && errno == EINVAL);
+    MUST(mremap(place, MIB / 2, MIB / 4, MREMAP_FIXED, all) == MAP_FAILED && errno == EINVAL);
+    MUST(munmap(place, -PAGE) == -1 && errno == EINVAL && munmap(place, 1ul << 62) == -1 && errno == EINVAL);
+    MUST(madvise(place, -PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    MUST(filled(place, MIB / 2, 5, 0) && filled(other, MIB, 2, 0));
+
     /* Blocks of the heap, through all sizes. */
     unsigned char *block = NULL;
     for (size_t bytes = PAGE; bytes <= 4 * MIB; bytes *= 2) {
