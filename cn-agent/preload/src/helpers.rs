@@ -91,6 +91,7 @@ const FOLLOW: u32 = 2;
 const RETIRE: u32 = 3;
 const ANSWERED: u32 = 4;
 const END: u32 = 5;
+const GIVE_BACK: u32 = 6;
 /// Smallest number of a request that stands for a kind of message; [`hint`] makes such requests.
 const HINT: u32 = 0x100;
 /// Pages of the request: first page in the upper half, number of pages in the lower half.
@@ -251,12 +252,17 @@ pub fn retire() -> Option<RetiredHelpers> {
     // SAFETY: the kernel has just made these descriptors, and nothing else owns them.
     let [here, there] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     RETURN.store(there.as_raw_fd(), Relaxed);
-    ask(RETIRE);
+    ask(GIVE_BACK);
     let mut came = Descriptors::new();
     receive_some(here.as_fd(), &mut [0], &mut came, libc::MSG_DONTWAIT).ok()?;
     let (uffd, shared_state) = (came.take()?, came.take()?);
     let files = came.take().zip(came.take());
+    // The program's table may have no room for all descriptors: the helpers go on then.
+    if files.is_none() && TABLE.load(Relaxed) >= 0 {
+        return None;
+    }
     let files = files.map(|(memory, table)| ProcessFiles::from_descriptors(Some(memory), table));
+    ask(RETIRE);
     if !thread::ended(&SPEAKER) || !thread::ended(&LISTENER) {
         final_message::end("its helper threads do not end, which other namespaces ask for");
     }
@@ -388,12 +394,12 @@ extern "C" fn run_speaker(_: *mut c_void) -> ! {
                     sys::futex_wait(&FOLLOWED, 0);
                 }
             }
-            RETIRE if return_descriptors() => {
+            GIVE_BACK => return_descriptors(),
+            RETIRE => {
                 LINE.retire();
                 answer();
                 thread::end(0);
             }
-            RETIRE => {}
             END => thread::end(LAST_CODE.load(Relaxed)),
             _ => {
                 sys::futex_wait(&QUESTION, question);
@@ -422,9 +428,9 @@ fn ring() {
     unsafe { libc::write(BELL.load(Relaxed), (&raw const one).cast(), 8) };
 }
 
-/// Passes the helpers' descriptors back to the program's table of descriptors; returns whether that succeeded.
-fn return_descriptors() -> bool {
-    let Some(socket) = final_message::of_program(RETURN.load(Relaxed)) else { return false };
+/// Passes copies of the helpers' descriptors back to the program's table of descriptors. If that fails, nothing arrives.
+fn return_descriptors() {
+    let Some(socket) = final_message::of_program(RETURN.load(Relaxed)) else { return };
     let numbers = [&UFFD, &SHARED_STATE, &MEMORY, &TABLE].map(|number| number.load(Relaxed));
     // `MEMORY` and `TABLE` are either both valid or both -1, so the valid descriptors come first.
     let count = numbers.iter().filter(|number| **number >= 0).count();
@@ -433,7 +439,7 @@ fn return_descriptors() -> bool {
         // missing one is not used.
         unsafe { std::os::fd::BorrowedFd::borrow_raw(number.max(0)) }
     });
-    send_some(socket.as_fd(), &[0], &kept[..count], libc::MSG_DONTWAIT).is_ok()
+    let _ = send_some(socket.as_fd(), &[0], &kept[..count], libc::MSG_DONTWAIT);
 }
 
 /// Gives this thread its own table of descriptors and its own working folder, and closes all descriptors in that table

@@ -326,7 +326,7 @@ impl Window {
         emptied
     }
 
-    /// Discards the content of pages, and removes guards; the caller sets the protection of the pages afterwards. Returns
+    /// Discards the content of pages and removes their guards; the caller sets their protection afterwards. Returns
     /// `false` if they may still have content.
     pub fn empty(&self, pages: Range<usize>) -> bool {
         if self.guarded.load(Relaxed) {

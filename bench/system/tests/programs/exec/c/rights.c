@@ -2,6 +2,8 @@
  * that nobody but the kernel knows of included. Argument: user or namespace. */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <sched.h>
@@ -9,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BYTES = 4 << 20, NOBODY = 65534 };
+enum { BYTES = 4 << 20, NOBODY = 65534, FILES = 64 };
 
 int capset(void *head, const void *data);
 
@@ -59,6 +62,32 @@ static int each_thread(const char *wanted)
     return threads;
 }
 
+/* With few descriptors left, the process cannot enter a namespace, and keeps its memory. */
+static void try_with_few_descriptors(void)
+{
+    struct rlimit usual, few;
+    int files[FILES], opened = 0;
+    if (getrlimit(RLIMIT_NOFILE, &usual) != 0)
+        fail("limit");
+    few = usual;
+    few.rlim_cur = FILES;
+    if (setrlimit(RLIMIT_NOFILE, &few) != 0)
+        fail("lower limit");
+    while ((files[opened] = open("/dev/null", O_RDONLY)) >= 0)
+        opened++;
+    /* Two are for a pair of sockets, and four for what the helper threads have. */
+    for (int left = 0; left < 6; left++) {
+        if (unshare(CLONE_NEWUSER) == 0 || errno != EINVAL)
+            fail("unshare with few descriptors");
+        work(6 + left);
+        close(files[--opened]);
+    }
+    while (opened > 0)
+        close(files[--opened]);
+    if (setrlimit(RLIMIT_NOFILE, &usual) != 0)
+        fail("usual limit");
+}
+
 int main(int count, char **arguments)
 {
     alarm(100);
@@ -78,6 +107,7 @@ int main(int count, char **arguments)
             fail("capabilities");
         each_thread("CapPrm:\t0000000000000000");
     } else {
+        try_with_few_descriptors();
         if (unshare(CLONE_NEWUSER) != 0)
             fail("unshare");
         each_thread("Uid:\t65534");
