@@ -234,6 +234,32 @@ def test_a_writer_that_was_replaced_stops(node, made):
         assert failed.value.kind == "broken"
 
 
+def test_a_change_that_a_signal_interrupts_gives_no_object_the_bytes_of_another(made, monkeypatch):
+    from cxloe.kv.space import Space
+
+    take, counts = Space.take, []
+
+    def interrupted(space, count):
+        # There is no room at first, and then the room of the object that has to go.
+        counts.append(count)
+        if len(counts) == 2:
+            raise KeyboardInterrupt
+        return take(space, count)
+
+    with kv.open(made) as store:
+        size = store.stats()["capacity"] // 2 - 4096
+        store.put("a", b"a" * size)
+        store.put("b", b"b" * size)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Space, "take", interrupted)
+            store.put("c", b"c" * size)
+        with pytest.raises(kv.StoreError, match="failed \\(KeyboardInterrupt\\): open it again") as failed:
+            store.put("d", b"d" * 100)
+        assert failed.value.kind == "broken"
+    with kv.open(made) as store:
+        assert (store.get("a"), store.get("b"), store.keys()) == (b"a" * size, b"b" * size, ["a", "b"])
+
+
 def test_a_region_without_a_store(node, region):
     with pytest.raises(kv.StoreError, match="contains no store: make one with") as failed:
         kv.open(region.name)

@@ -289,23 +289,31 @@ class Store:
         if self.read_only:
             raise StoreError("the store is open for reading only: open it without read_only to change it", "read_only")
 
-    def _write_entries(self, node: Node, lines: Iterable[tuple[int, bytes]]) -> None:
-        """Change lines of the index in the region, in this order; the caller holds ``_change``. After a failure nobody
-        knows which of them the region has: the store has to be opened again."""
-        try:
-            if self._superblock_of(node) != self._superblock:
-                raise StoreError(
-                    f"the store in region {self._region.name!r} was opened for writing elsewhere, or made anew: this "
-                    "process must not write to it any more",
-                    "replaced",
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold ``_change`` while the index and its lines in the region change. After a failure, which may be the exception
+        of a signal handler, nobody knows what each of them has: the store has to be opened again."""
+        with self._change:
+            self._is_open()
+            try:
+                yield
+            except BaseException as failed:
+                why = str(failed) or type(failed).__name__
+                self._failed = (
+                    f"an earlier change of the store in region {self._region.name!r} failed ({why}): open it again"
                 )
-            for slot, line in lines:
-                self._write_entry(node, slot, line)
-        except BaseException as failed:
-            self._failed = (
-                f"an earlier change of the store in region {self._region.name!r} failed ({failed}): open it again"
+                raise
+
+    def _write_entries(self, node: Node, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Change lines of the index in the region, in this order."""
+        if self._superblock_of(node) != self._superblock:
+            raise StoreError(
+                f"the store in region {self._region.name!r} was opened for writing elsewhere, or made anew: this "
+                "process must not write to it any more",
+                "replaced",
             )
-            raise
+        for slot, line in lines:
+            self._write_entry(node, slot, line)
 
     # Reading.
 
@@ -455,15 +463,15 @@ class Store:
         if len(name) > KEY_MAX or len(note) > NOTE_MAX:
             raise ValueError(f"a key has at most {KEY_MAX} bytes, and a note {NOTE_MAX}")
         with memoryview(data) as whole, whole.cast("B") as view, self._connection() as node:
-            with self._change:
-                self._is_open()
-                room = self._index.reserve(len(view), len(name), len(note), time.monotonic())
+            room = None
+            try:
+                with self._changing():
+                    room = self._index.reserve(len(view), len(name), len(note), time.monotonic())
+                    # Under the lock, as other puts may use the lines of evicted objects from now on.
+                    if room is not None and room.evicted:
+                        self._write_entries(node, [(item.slot, FREE) for item in room.evicted])
                 if room is None:
                     raise self._no_room(len(view))
-                # Under the lock, as other puts may use the lines of evicted objects from now on.
-                if room.evicted:
-                    self._write_entries(node, [(item.slot, FREE) for item in room.evicted])
-            try:
                 entire = len(view) // LINE * LINE
                 tail = bytes(view[entire:]) + name + note
                 start = self._region.address + self._superblock.objects + room.page * PAGE
@@ -473,20 +481,21 @@ class Store:
                 if tail:
                     node.write_from(start + entire, tail.ljust(up(len(tail), LINE), b"\0"))
                 checksum = zlib.crc32(view) if self._checksums else None
+                with self._changing():
+                    entry = self._index.entry(room, len(view), len(name), len(note), checksum, zlib.crc32(tail))
+                    item, replaced = Item(key, room.slot, entry, note), self._index.find(key)
+                    lines_of_index = [(room.slot, entry.encode())]
+                    if replaced is not None:
+                        lines_of_index.append((replaced.slot, FREE))
+                    self._write_entries(node, lines_of_index)
+                    self._index.commit(item)
+                    self._puts += 1
+                    room = None
             except BaseException:
-                with self._change:
-                    self._index.cancel(room)
+                if room is not None:
+                    with self._change:
+                        self._index.cancel(room)
                 raise
-            with self._change:
-                self._is_open()
-                entry = self._index.entry(room, len(view), len(name), len(note), checksum, zlib.crc32(tail))
-                item, replaced = Item(key, room.slot, entry, note), self._index.find(key)
-                lines_of_index = [(room.slot, entry.encode())]
-                if replaced is not None:
-                    lines_of_index.append((replaced.slot, FREE))
-                self._write_entries(node, lines_of_index)
-                self._index.commit(item)
-                self._puts += 1
 
     def _no_room(self, size: int) -> StoreError:
         capacity = self._index.pages * PAGE
@@ -497,7 +506,7 @@ class Store:
     def delete(self, key: str) -> bool:
         """Remove an object, pinned or not. False if there is none."""
         self._writable()
-        with self._connection() as node, self._change:
+        with self._connection() as node, self._changing():
             item = self._index.find(key)
             if item is None:
                 return False
