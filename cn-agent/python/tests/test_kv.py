@@ -260,6 +260,15 @@ def test_a_change_that_a_signal_interrupts_gives_no_object_the_bytes_of_another(
         assert (store.get("a"), store.get("b"), store.keys()) == (b"a" * size, b"b" * size, ["a", "b"])
 
 
+def test_the_writer_is_found_whatever_path_leads_to_the_agent(made, node, tmp_path):
+    link = tmp_path / "agent.sock"
+    link.symlink_to(node.socket)
+    with kv.open(made):
+        with pytest.raises(kv.StoreError) as failed:
+            kv.open(made, link)
+        assert failed.value.kind == "in_use"
+
+
 def test_a_region_without_a_store(node, region):
     with pytest.raises(kv.StoreError, match="contains no store: make one with") as failed:
         kv.open(region.name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from os import PathLike
+from os.path import realpath
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
@@ -89,8 +90,9 @@ class _Lock:
     """Only one process of this machine writes to a store. The kernel ends the lock with its process."""
 
     def __init__(self, node: Node, region: Region) -> None:
-        # An abstract name of this network namespace, of the agent and the region's address.
-        agent = zlib.crc32(str(node.socket).encode())
+        # An abstract name of this network namespace, of the agent and the region's address. Several paths may lead to the
+        # agent.
+        agent = zlib.crc32(realpath(node.socket).encode())
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.bind(f"\0cxloe-kv-{agent:08x}-{region.address:x}")
