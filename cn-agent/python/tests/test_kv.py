@@ -286,6 +286,23 @@ def test_a_region_without_a_store(node, region):
         store.get("k")
 
 
+def test_of_two_processes_that_make_a_store_the_later_one_keeps_what_is_there(region, monkeypatch):
+    from cxloe.kv import store as implementation
+
+    lock = implementation._Lock
+
+    def late(node, region):
+        # Another process makes the store and uses it, just before this one has the lock.
+        monkeypatch.setattr(implementation, "_Lock", lock)
+        with kv.open(region.name, create=True) as other:
+            other.put("k", b"1")
+        return lock(node, region)
+
+    monkeypatch.setattr(implementation, "_Lock", late)
+    with kv.open(region.name, create=True) as store:
+        assert store.get("k") == b"1"
+
+
 def test_threads_and_coroutines(store):
     async def work(number):
         data = content(number, 0, 200000)

@@ -68,15 +68,20 @@ def format(node: Node, region: str | Region, *, entries: int | None = None) -> N
     ``entries``: most objects that the store can hold; one for each 64 KiB of the region unless given.
     """
     region = node.region(region) if isinstance(region, str) else region
+    with _Lock(node, region):
+        _make(node, region, entries)
+
+
+def _make(node: Node, region: Region, entries: int | None) -> None:
+    """Make an empty store; the caller has the lock."""
     entries = max(1, region.size // _BYTES_PER_ENTRY) if entries is None else entries
     made = Superblock(region.size, entries, 0)
     if entries < 1 or made.pages < 1:
         raise ValueError(f"region {region.name!r} of {region.size} bytes has no room for a store of {entries} objects")
-    with _Lock(node, region):
-        # Without a superblock nobody takes an old index for one.
-        node.write_from(region.address, FREE)
-        _clear_index(node, region, made)
-        node.write_from(region.address, made.encode())
+    # Without a superblock nobody takes an old index for one.
+    node.write_from(region.address, FREE)
+    _clear_index(node, region, made)
+    node.write_from(region.address, made.encode())
 
 
 def _clear_index(node: Node, region: Region, superblock: Superblock) -> None:
@@ -160,9 +165,9 @@ class Store:
 
     def _open(self, node: Node, create: bool) -> None:
         if not self.read_only:
-            if create and self._superblock_of(node) is None:
-                format(node, self._region)
             self._lock = _Lock(node, self._region)
+            if create and self._superblock_of(node) is None:
+                _make(node, self._region, None)
         found = self._superblock_of(node)
         if found is None:
             raise StoreError(
