@@ -7,6 +7,7 @@ import warnings
 
 import cxloe
 import pytest
+from cxloe import kv
 
 
 def in_child(work):
@@ -89,3 +90,31 @@ def test_objects_of_the_parent_are_dropped_in_a_child_without_a_wait(region):
         assert view[:4].tobytes() == b"kept"
     held[1].flush()
     held[1].close()
+
+
+def test_a_child_does_not_keep_a_store_for_writing(region):
+    store = kv.open(region.name, create=True)
+    begins, begun = os.pipe()
+    ends, end = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            os.close(end)
+            os.write(begun, b"x")
+            os.read(ends, 1)
+        finally:
+            os._exit(0)
+    os.close(begun)
+    os.close(ends)
+    try:
+        assert os.read(begins, 1) == b"x"
+        with pytest.raises(kv.StoreError, match="is open for writing in another process"):
+            kv.open(region.name)
+        store.close()
+        kv.open(region.name).close()
+    finally:
+        os.close(end)
+        os.close(begins)
+        os.waitpid(child, 0)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import socket
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from os import PathLike
-from os.path import realpath
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
@@ -97,7 +98,7 @@ class _Lock:
     def __init__(self, node: Node, region: Region) -> None:
         # An abstract name of this network namespace, of the agent and the region's address. Several paths may lead to the
         # agent.
-        agent = zlib.crc32(realpath(node.socket).encode())
+        agent = zlib.crc32(os.path.realpath(node.socket).encode())
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.bind(f"\0cxloe-kv-{agent:08x}-{region.address:x}")
@@ -108,6 +109,7 @@ class _Lock:
                 "there, or open it here with read_only=True",
                 "in_use",
             ) from None
+        _locks.add(self)
 
     def __enter__(self) -> _Lock:
         return self
@@ -117,6 +119,18 @@ class _Lock:
 
     def close(self) -> None:
         self._socket.close()
+
+
+#: Locks of this process. A child by fork has their sockets as well, and would keep them beyond the end of this process.
+_locks: weakref.WeakSet[_Lock] = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    for lock in list(_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 class Store:
