@@ -325,7 +325,7 @@ impl Connection<'_> {
     fn mark_lost(&mut self, error: &PortError) {
         debug!(%error, "the port is lost");
         if let Some(port) = &mut self.port {
-            port.mark_lost();
+            port.mark_lost(self.requests.used_blocks());
         }
         let wait_limit = self.retry_limit();
         self.requests.lost(wait_limit);

@@ -91,6 +91,6 @@ fn of_port(error: PortError) -> Failure {
     match error {
         PortError::Agent(error) => of_agent_by("--agent", error),
         PortError::NoRegion { .. } => Failure::new(Exit::NotFound, error),
-        PortError::Moved { .. } | PortError::Ending => Failure::failed(error),
+        PortError::Moved { .. } | PortError::Ending | PortError::Memory(_) => Failure::failed(error),
     }
 }
