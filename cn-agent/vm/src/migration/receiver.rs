@@ -258,6 +258,7 @@ impl<'a> Arrival<'a> {
     }
 
     fn await_region(&mut self, say: &mut impl FnMut(&str)) -> StepResult {
+        let mut refused = None;
         loop {
             let wait = Duration::from_millis(LOOK_MS);
             match client::serve_again(&self.machine.agent, self.machine.space, wait) {
@@ -269,7 +270,15 @@ impl<'a> Arrival<'a> {
                 Err(ClientError::AgentGone(_) | ClientError::NoAgent { .. } | ClientError::Silent { .. }) => {
                     thread::sleep(wait);
                 }
-                Err(error) => say(&format!("the region's memory is not served yet: {error}")),
+                // The agent refuses without a wait, maybe for as long as nobody changes something.
+                Err(error) => {
+                    let why = format!("the region's memory is not served yet: {error}");
+                    if refused.as_ref() != Some(&why) {
+                        say(&why);
+                        refused = Some(why);
+                    }
+                    thread::sleep(wait);
+                }
             }
             // Signal 0 only tests whether the process exists.
             if kill(Pid::from_raw(self.pid.cast_signed()), None).is_err() {
@@ -381,6 +390,10 @@ pub fn greet(receiver: &mut SealedReceiver, limit: Duration) -> io::Result<(Stri
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+
+    use cxloe_client::message::{self, AgentAnswer, AgentRequest, REQUEST_MAX};
 
     use super::super::channel::{self, Stream};
     use super::super::qmp::Qmp;
@@ -400,22 +413,63 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_guest_runs_although_qemu_is_silent_at_first() {
-        let (here, of_qemu) = UnixStream::pair().unwrap();
-        thread::spawn(move || answer_late(of_qemu));
+    /// A move to a machine whose QEMU is `qemu` and whose agent is at `agent`, with the source's receiver.
+    fn arrival<T>(
+        qemu: Qmp,
+        agent: PathBuf,
+        check: impl FnOnce(&mut Arrival<'_>, &mut SealedReceiver) -> T,
+    ) -> T {
         let (source, target) = UnixStream::pair().unwrap();
         let opened =
             thread::spawn(move || channel::open(Stream::Unix(source), &Ticket::of([1; 32]), [2; 32]));
         let (sender, receiver) =
             channel::accept(Stream::Unix(target), &Ticket::of([1; 32]), [3; 32]).unwrap();
         let (_of_source, mut to_source) = opened.join().unwrap().unwrap();
+        let machine = MovableMachine::of(qemu, agent, 1, "web".into(), 4096);
+        check(&mut Arrival::new(&machine, std::process::id(), sender, receiver), &mut to_source)
+    }
+
+    #[test]
+    fn a_guest_runs_although_qemu_is_silent_at_first() {
+        let (here, of_qemu) = UnixStream::pair().unwrap();
+        thread::spawn(move || answer_late(of_qemu));
         let mut qmp = Qmp::begin(here).unwrap();
         qmp.limit = Duration::from_millis(200);
-        let machine = MovableMachine::of(qmp, "/agent".into(), 1, "web".into(), 4096);
-        let mut arrival = Arrival::new(&machine, std::process::id(), sender, receiver);
-        assert!(arrival.run_guest().is_ok());
-        let said: TargetMessage = to_source.message(Duration::from_secs(10)).unwrap();
-        assert_eq!(said, TargetMessage::Arrived);
+        arrival(qmp, "/agent".into(), |arrival, to_source| {
+            assert!(arrival.run_guest().is_ok());
+            let said: TargetMessage = to_source.message(Duration::from_secs(10)).unwrap();
+            assert_eq!(said, TargetMessage::Arrived);
+        });
+    }
+
+    /// Acts as an agent that refuses a request for each of the reasons, and then carries one out.
+    fn refuse(listener: &UnixListener, reasons: Vec<RefusalReason>) {
+        let answers = reasons.into_iter().map(AgentAnswer::Refused).chain([AgentAnswer::Done]);
+        for answer in answers {
+            let (mut socket, _) = listener.accept().unwrap();
+            let _: AgentRequest = message::read(&mut socket, REQUEST_MAX).unwrap();
+            message::write(&mut socket, &answer).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_reason_why_memory_is_not_served_is_told_once() {
+        let (here, of_qemu) = UnixStream::pair().unwrap();
+        thread::spawn(move || answer_late(of_qemu));
+        let qmp = Qmp::begin(here).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let agent = folder.path().join("agent.sock");
+        let listener = UnixListener::bind(&agent).unwrap();
+        let larger = RefusalReason::OtherSize { region: "web".into(), bytes: 8192, expected: 4096 };
+        let reasons = vec![larger.clone(), larger, RefusalReason::NoSpace];
+        thread::spawn(move || refuse(&listener, reasons));
+        let mut told = Vec::new();
+        arrival(qmp, agent, |arrival, _| {
+            // A source that is gone does not end the wait, and its end is no news.
+            arrival.connected = false;
+            assert!(arrival.await_region(&mut |news: &str| told.push(news.to_owned())).is_ok());
+        });
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("8192 bytes") && told[1].contains("not mapped any more"), "{told:?}");
     }
 }
