@@ -94,6 +94,7 @@ const ROLES: &[Role] = &[
     ("hits_a_hole", hits_a_hole),
     ("is_told_to_end", stacks::is_told_to_end),
     ("has_a_child", stacks::has_a_child),
+    ("is_interrupted", stacks::is_interrupted),
 ];
 
 fn main() -> ExitCode {
@@ -113,6 +114,7 @@ fn tests(standing: LabPrivilege) -> Vec<Test> {
         Test::new("the_least_signal_stack_will_do", stacks::the_least_signal_stack_will_do),
         Test::new("more_threads_than_stacks", stacks::more_threads_than_stacks),
         Test::new("a_child_leaves_the_mapping_alone", a_child_leaves_the_mapping_alone),
+        Test::new("other_handlers_touch_mapped_memory", other_handlers_touch_mapped_memory),
     ];
     let two = |over, faults| move || several::two_over_one_port(over, faults);
     tests.push(Test::new("packet::two_regions_over_one_port", two(Backend::Packet.into(), None)));
@@ -377,6 +379,13 @@ fn hits_a_hole() -> ExitCode {
 fn a_child_leaves_the_mapping_alone() -> Outcome {
     let rig = Rig::new(Backend::Packet, None)?;
     let status = play(&rig, "has_a_child")?.wait(LIMIT)?;
+    ensure(status.success(), format!("{status}"))?;
+    rig.end()
+}
+
+fn other_handlers_touch_mapped_memory() -> Outcome {
+    let rig = Rig::new(Backend::Packet, None)?;
+    let status = play(&rig, "is_interrupted")?.wait(LIMIT)?;
     ensure(status.success(), format!("{status}"))?;
     rig.end()
 }

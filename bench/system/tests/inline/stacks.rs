@@ -1,14 +1,15 @@
 //! Stacks of the signal handler: threads whose own signal stack has the kernel's minimum size, or is missing; more
-//! threads at once than stacks; and the used depth of the stacks.
+//! threads at once than stacks; and the used depth of the stacks. Other handlers that touch mapped memory.
 
 #![expect(unsafe_code, reason = "signal stacks and fork are calls of the C library")]
 
 use std::io;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cxloe_cn_core::pager::Hint;
 use cxloe_link::Backend;
 use cxloe_port::inline::{InlineError, InlineOptions, InlineRegion};
 use cxloe_sigbus::{STACK_BYTES, STACKS};
@@ -174,6 +175,44 @@ pub fn has_a_child() -> ExitCode {
         return ExitCode::from(7);
     }
     if region.close().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(8) }
+}
+
+/// Address of a mapping, and number of times that the handler of a timer has touched it.
+static START: AtomicUsize = AtomicUsize::new(0);
+static TOUCHES: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_timer(_: libc::c_int) {
+    let count = TOUCHES.load(Ordering::Relaxed);
+    let page = count * 97 % (WORDS / WORDS_PER_PAGE);
+    let word = (START.load(Ordering::Relaxed) + page * PAGE) as *const u64;
+    // SAFETY: the word lies in a mapping that lives as long as the timer.
+    unsafe { word.read_volatile() };
+    TOUCHES.store(count + 1, Ordering::Relaxed);
+}
+
+/// Role: maps a region and calls its functions, while the handler of a timer touches absent pages.
+pub fn is_interrupted() -> ExitCode {
+    const INTERRUPTIONS: usize = 300;
+    let Some(region) = in_copy(local(LOCAL)) else { return ExitCode::from(4) };
+    START.store(region.as_ptr() as usize, Ordering::Relaxed);
+    let interval = |microseconds| libc::itimerval {
+        it_interval: libc::timeval { tv_sec: 0, tv_usec: microseconds },
+        it_value: libc::timeval { tv_sec: 0, tv_usec: microseconds },
+    };
+    // SAFETY: the handler is a function of this file; the kernel reads a live value.
+    unsafe {
+        libc::signal(libc::SIGALRM, on_timer as *const () as usize);
+        libc::setitimer(libc::ITIMER_REAL, &interval(500), std::ptr::null_mut());
+    }
+    while TOUCHES.load(Ordering::Relaxed) < INTERRUPTIONS {
+        region.hint(0..PAGE, Hint::Cold);
+        if region.flush().is_err() {
+            return ExitCode::from(5);
+        }
+    }
+    // SAFETY: the kernel reads a live value.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &interval(0), std::ptr::null_mut()) };
+    if region.close().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(6) }
 }
 
 /// Role: maps a region, and receives a SIGBUS that no memory access has caused.

@@ -10,6 +10,7 @@ use cxloe_wire::session::{HandshakeDone, HandshakeJob};
 use cxloe_wire::time::Time;
 
 use super::counter::{Counter, PageRequestResult, PageRequestState};
+use super::handler::HeldSignals;
 use super::lock::SpinLock;
 use super::space::{Space, Spaces};
 use crate::frames::Stamped;
@@ -40,8 +41,15 @@ impl Core {
         Core { state: SpinLock::new(state), counter: Counter::new(), flushing: AtomicUsize::new(0) }
     }
 
-    /// Takes the lock, spinning until it is free, and runs `with` on the state.
+    /// Takes the lock, spinning until it is free, and runs `with` on the state. Signals wait meanwhile: a handler of the
+    /// program that touches an absent page would wait for the lock that its own thread has.
     pub fn with<R>(&self, with: impl FnOnce(&mut CoreState) -> R) -> R {
+        let _held = HeldSignals::hold();
+        self.with_signals_held(with)
+    }
+
+    /// As [`with`](Self::with), in a thread that blocks signals already.
+    pub fn with_signals_held<R>(&self, with: impl FnOnce(&mut CoreState) -> R) -> R {
         let mut with = Some(with);
         let mut spins = 0_u32;
         loop {
@@ -374,5 +382,26 @@ impl CoreState {
     /// Removes and returns the port; rounds do nothing afterwards.
     pub fn take_port(&mut self) -> Option<Port> {
         self.port.take().map(Port::from_parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cxloe_cn_core::cache::CacheConfig;
+    use cxloe_link::sim::{PortConfig, SimNetwork};
+    use cxloe_link::wait::WaitStyle;
+    use nix::sys::signal::{SigSet, Signal};
+
+    use super::*;
+
+    #[test]
+    fn signals_wait_while_the_lock_is_held() {
+        let link = SimNetwork::new(1).attach(Mac([2, 0, 0, 0, 0, 1]), PortConfig::default()).unwrap();
+        let port = Port::new(Box::new(link), Engine::new(CacheConfig::OFF), WaitStyle::Busy);
+        let core = Core::new(CoreState::new(port));
+        let blocks = |signal| SigSet::thread_get_mask().unwrap().contains(signal);
+        assert!(!blocks(Signal::SIGALRM));
+        assert_eq!(core.with(|_| [Signal::SIGALRM, Signal::SIGBUS].map(blocks)), [true, false]);
+        assert!(!blocks(Signal::SIGALRM));
     }
 }

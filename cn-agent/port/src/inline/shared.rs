@@ -156,13 +156,15 @@ fn keep(core: &Core, stop: &AtomicBool, refusal: &Mutex<Option<String>>) {
     let mut idle = 0_u32;
     while !stop.load(Ordering::Acquire) {
         // The keeper leaves the port to a thread that waits for a page, because that thread drives the port itself.
-        let worked = !core.is_wanted() && core.with(CoreState::round_of_keeper);
+        let worked = !core.is_wanted() && core.with_signals_held(CoreState::round_of_keeper);
         // The computation is done without the lock, for which faulting threads wait.
-        while let Some((session, job)) = core.with(CoreState::handshake) {
+        while let Some((session, job)) = core.with_signals_held(CoreState::handshake) {
             let mut done = Some(job.run());
-            core.with(|state| done.take().into_iter().for_each(|done| state.handshake_done(session, done)));
+            core.with_signals_held(|state| {
+                done.take().into_iter().for_each(|done| state.handshake_done(session, done))
+            });
         }
-        while let Some(event) = core.with(CoreState::event) {
+        while let Some(event) = core.with_signals_held(CoreState::event) {
             if let Some(text) = cxloe_cn_core::events::refusal(&event) {
                 *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
             }
