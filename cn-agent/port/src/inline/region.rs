@@ -161,16 +161,22 @@ impl InlineRegion {
         self.memory.len() == 0
     }
 
-    /// Counts of the region's pager.
+    /// Counts of the region's pager; zeros in a child of the process that mapped the region.
     pub fn counters(&self) -> PagerCounters {
-        let counters = |space: &mut Space| space.pager.counters();
-        self.space.shared.core.with_space(self.space.at, counters).unwrap_or_default()
+        self.of_space(|space| space.pager.counters())
     }
 
-    /// Bytes of the region that are in this process's memory now.
+    /// Bytes of the region that are in this process's memory now; 0 in a child of the process that mapped the region.
     pub fn resident(&self) -> u64 {
-        let resident = |space: &mut Space| u64::from(space.pager.resident()) * PAGE_BYTES as u64;
-        self.space.shared.core.with_space(self.space.at, resident).unwrap_or_default()
+        self.of_space(|space| u64::from(space.pager.resident()) * PAGE_BYTES as u64)
+    }
+
+    /// Asks the region's space for a number. In a child, the lock may be one that a thread of the parent had at the fork.
+    fn of_space<R: Default>(&self, ask: impl FnOnce(&mut Space) -> R) -> R {
+        if !self.is_ours() {
+            return R::default();
+        }
+        self.space.shared.core.with_space(self.space.at, ask).unwrap_or_default()
     }
 
     /// Advises the pager of the future use of all pages that `bytes` overlaps. Advice changes when pages are fetched
