@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use cxloe_cn_core::mapped::MappingKind;
-use cxloe_cn_core::pager::{Fault, MappingId, PAGE_BYTES, Page, ViewId};
+use cxloe_cn_core::pager::{Fault, MappingId, PAGE_BYTES, Page, PageTable, PagerFull, VIEWS_MAX, ViewId};
 use cxloe_cn_core::transfers::Transfers;
 use cxloe_member::socket::send_some;
 use cxloe_member::wire::PROBE_MAGIC;
@@ -35,18 +35,31 @@ impl EventReader {
     }
 }
 
-/// Poisons the absent memory of a child that cannot be served, except for the probe page. The child then gets
-/// SIGBUS where it would otherwise read zeros.
-#[cold]
-fn deny_child(uffd: &Uffd, memory: Range<u64>) {
-    let mut at = memory.start + PAGE_BYTES as u64;
-    while at < memory.end {
-        match uffd.poison(at..memory.end) {
-            Ok(bytes) => at += bytes as u64,
-            Err(UffdError::Exists) => at += PAGE_BYTES as u64,
-            Err(error) => {
-                tracing::error!(%error, "a process that is not followed may read zeros where it had data");
-                return;
+/// A forked child that cannot be served. When this is dropped, the child's absent memory is poisoned, except for the
+/// probe page, and its userfaultfd is closed: the child gets SIGBUS where it would otherwise read zeros, and detects by
+/// the zeros of the probe page that it is not served. Until then its faults wait.
+///
+/// Poisoning takes as long as the memory is large, so that a thread that serves nobody has to drop this.
+#[derive(Debug)]
+struct DeniedChild {
+    uffd: Uffd,
+    memory: Range<u64>,
+}
+
+impl Drop for DeniedChild {
+    fn drop(&mut self) {
+        let DeniedChild { uffd, memory } = self;
+        let mut at = memory.start + PAGE_BYTES as u64;
+        while at < memory.end {
+            match uffd.poison(at..memory.end) {
+                Ok(bytes) => at += bytes as u64,
+                Err(UffdError::Exists) => at += PAGE_BYTES as u64,
+                // The child has ended.
+                Err(UffdError::Gone) => return,
+                Err(error) => {
+                    tracing::error!(%error, "a process that is not followed may read zeros where it had data");
+                    return;
+                }
             }
         }
     }
@@ -205,9 +218,9 @@ impl Space {
     /// space. Refuses the child if its descriptor is one of the last (`is_last`).
     #[cold]
     fn forked(&mut self, parent: MappingId, child: OwnedFd, is_last: bool) {
-        let Some(view) = self.pager.view_of(parent) else { return };
+        let Some(view) = self.pager.view_of(parent) else { return dispose(child) };
         let Some((address, pages)) = self.memory.mappings().get(parent).map(|m| (m.address, m.pages)) else {
-            return;
+            return dispose(child);
         };
         let uffd = match Uffd::from_fd(child) {
             Ok(uffd) => uffd,
@@ -217,24 +230,25 @@ impl Space {
                 return;
             }
         };
-        // The child's userfaultfd goes to the keeper (a process that outlives agents) before the table is cleared:
-        // clearing the table of a large region takes a while, and this agent may be killed meanwhile.
         let (expected, memory) = (self.free_view(), address..address + u64::from(pages) * PAGE_BYTES as u64);
+        let table = match self.table_of_child(expected, &uffd, is_last) {
+            Ok(table) => table,
+            Err(error) => return self.deny(uffd, memory, error),
+        };
+        // The child's userfaultfd goes to the keeper (a process that outlives agents) before the table is cleared:
+        // clearing the table of a large region takes a while, and this agent may be killed meanwhile. The keeper would
+        // keep the faults of a refused child waiting.
         self.keep(expected, &uffd, memory.clone());
-        let mut follow = || {
-            if is_last || is_spare(&uffd) {
-                return Err(NO_FILE_LEFT.to_owned());
-            }
-            let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
-            // The table may still contain entries of an earlier view with this number.
-            table.clear();
-            let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
+        // The table may still contain entries of an earlier view with this number.
+        table.clear();
+        let follow = || {
+            let view = self.pager.forked(view, table)?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");
             let mapping = self.pager.add_mapping(view);
             if mapping.is_err() {
                 self.pager.end_view(view);
             }
-            Ok::<_, String>((view, mapping.map_err(|error| error.to_string())?))
+            Ok::<_, PagerFull>((view, mapping?))
         };
         match follow() {
             Ok((view, mapping)) => {
@@ -247,14 +261,29 @@ impl Space {
                 self.changed = true;
                 tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
             }
-            // The child's probe page then reads as zeros, from which the child detects that it is not served.
-            Err(error) => {
-                tracing::error!(%error, region = self.options.region, "a forked process is not followed");
-                self.denied = Some(error);
-                deny_child(&uffd, memory);
-                dispose(uffd);
-            }
+            Err(error) => self.deny(uffd, memory, error.to_string()),
         }
+    }
+
+    /// Table of pages for a forked child that would have the view `expected`.
+    ///
+    /// # Errors
+    /// The reason why the child cannot be served.
+    fn table_of_child(&self, expected: ViewId, uffd: &Uffd, is_last: bool) -> Result<PageTable, String> {
+        if is_last || is_spare(uffd) {
+            return Err(NO_FILE_LEFT.to_owned());
+        }
+        if usize::from(expected.0) >= VIEWS_MAX {
+            return Err(PagerFull { limit: VIEWS_MAX }.to_string());
+        }
+        self.shared_state.table(expected.0).map_err(|error| error.to_string())
+    }
+
+    #[cold]
+    fn deny(&mut self, uffd: Uffd, memory: Range<u64>, error: String) {
+        tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+        self.denied = Some(error);
+        dispose(DeniedChild { uffd, memory });
     }
 
     /// Sets the socket to the keeper process, which gets the userfaultfds of forked children.

@@ -12,14 +12,16 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
+use cxloe_closer::ClosedElsewhere;
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions};
-use cxloe_cn_core::pager::{PageTable, ViewId};
+use cxloe_cn_core::pager::{PageTable, PagerFull, VIEWS_MAX, ViewId};
 use cxloe_cn_core::transfers::Transfers;
 use nix::cmsg_space;
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv, recvmsg, sendmsg,
     socketpair,
 };
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -242,6 +244,26 @@ fn a_forked_child_faults_on_its_own_userfaultfd() {
     assert_eq!(memory.read(1), 2, "the parent's absent page is its own");
 }
 
+/// Options of a space for processes with three pages each.
+fn options() -> SpaceOptions {
+    SpaceOptions {
+        id: 1,
+        region: "r".into(),
+        kind: MappingKind::Private,
+        hpa: 1 << 40,
+        pages: 3,
+        view_pages: 3,
+        limit: 64,
+        prefetch: false,
+        fresh: false,
+        lost_wait: Duration::from_secs(1),
+        stay: false,
+        owner: None,
+        created_ms: 0,
+        user: None,
+    }
+}
+
 /// Set for the process of its own in which the next test runs.
 const ALONE: &str = "CXLOE_TEST_ALONE";
 
@@ -266,23 +288,10 @@ fn a_parent_is_served_on_although_no_descriptor_is_left_for_its_child() {
     }
     let memory = Memory::anonymous(3);
     register(&uffd, &memory, Modes::MISSING);
-    let options = SpaceOptions {
-        id: 1,
-        region: "r".into(),
-        kind: MappingKind::Private,
-        hpa: 1 << 40,
-        pages: 3,
-        view_pages: 3,
-        limit: 64,
-        prefetch: false,
-        fresh: false,
-        lost_wait: Duration::from_secs(1),
-        stay: false,
-        owner: None,
-        created_ms: 0,
-        user: None,
-    };
-    let mut space = Space::create(options).unwrap();
+    let mut space = Space::create(options()).unwrap();
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let (keeper, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+    space.keep_with(ClosedElsewhere::new(theirs));
     let view = space.pager.add_view(PageTable::local(3), true).unwrap();
     let mapping = space.pager.add_mapping(view).unwrap();
     let KernelMemory::Private(private) = &mut space.memory else { unreachable!("it is private") };
@@ -291,12 +300,43 @@ fn a_parent_is_served_on_although_no_descriptor_is_left_for_its_child() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard.min(256), hard).unwrap();
     let held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    let forker = thread::spawn(|| exit_code(child(|| 7)));
+    // The child reads its first page, which is how it detects whether it is served.
+    let forker = thread::spawn(move || exit_code(child(|| memory.read(0) + 7)));
     assert!(space.memory.mappings().get(mapping).unwrap().uffd.wait(LIMIT).unwrap());
     space.read_events(mapping, &mut reader, &mut transfers);
     assert!(space.memory.mappings().get(mapping).is_some(), "its memory would be lost");
+    let kept = recv(keeper.as_raw_fd(), &mut [0; 64], MsgFlags::MSG_DONTWAIT);
+    drop(keeper);
     assert_eq!((space.denied.as_deref(), forker.join().unwrap()), (Some(NO_FILE_LEFT), 7));
+    assert_eq!(kept, Err(Errno::EAGAIN), "its faults would wait for ever");
     drop(held);
+}
+
+/// More children than a region can have tables for.
+#[test]
+fn a_child_without_a_table_is_refused_for_its_reason() {
+    let (uffd, options) = (Uffd::create_user_only().or_else(|_| Uffd::create()).unwrap(), options());
+    match uffd.handshake(Features::EVENT_FORK) {
+        Ok(_) => {}
+        Err(error @ OpenError::ForkNeedsPtrace) => {
+            eprintln!("not tested here: {error}");
+            return;
+        }
+        Err(other) => panic!("{other}"),
+    }
+    let memory = Memory::anonymous(3);
+    register(&uffd, &memory, Modes::MISSING);
+    let mut space = Space::create(options).unwrap();
+    let views: Vec<_> = (0..VIEWS_MAX).map(|_| space.pager.add_view(PageTable::local(1), true)).collect();
+    let mapping = space.pager.add_mapping(views[0].unwrap()).unwrap();
+    let KernelMemory::Private(private) = &mut space.memory else { unreachable!("it is private") };
+    private.add(views[0].unwrap(), mapping, Mapped::new(uffd, memory.at(0), 0, 3, 0, None));
+    let (mut reader, mut transfers) = (EventReader::new(), Transfers::new(0));
+    let forker = thread::spawn(move || exit_code(child(|| memory.read(0) + 7)));
+    assert!(space.memory.mappings().get(mapping).unwrap().uffd.wait(LIMIT).unwrap());
+    space.read_events(mapping, &mut reader, &mut transfers);
+    assert_eq!(forker.join().unwrap(), 7);
+    assert_eq!(space.denied, Some(PagerFull { limit: VIEWS_MAX }.to_string()));
 }
 
 #[test]
