@@ -161,6 +161,9 @@ pub struct JoinRequest {
     pub pid: u32,
     /// Number of the member's view (its table of pages), if the process is a forked child or resumes its membership.
     pub view: Option<u16>,
+    /// Number that a forked child has read beside that of its view: it shows that the view is the child's own.
+    #[serde(default)]
+    pub proof: Option<u64>,
     /// Whether the process was a member under a predecessor of this agent.
     pub resume: bool,
     /// Files through which the agent reads the process's memory; their descriptors are sent last.

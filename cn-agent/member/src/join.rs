@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::process_files::ProcessFiles;
 use crate::socket::{DESCRIPTORS_MAX, Descriptors, Socket, SocketPath};
-use crate::wire::{self, JoinReply, NOT_YET, TEXT_MAX, VERSION, WELCOME, WELCOME_BYTES};
+use crate::wire::{JoinReply, NOT_YET, ProbePage, TEXT_MAX, VERSION, WELCOME, WELCOME_BYTES};
 
 /// Longest wait for the agent's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -50,8 +50,8 @@ pub enum JoinKind<'a> {
     },
     /// A forked child, the userfaultfd of which the agent has from the fork event.
     Child {
-        /// Number of the child's view, which the child has read from the probe page.
-        view: u16,
+        /// Content of the probe page, as the child has read it.
+        probe: ProbePage,
         /// Files through which the agent reads the child's memory; none if the child may not open them. Then
         /// the child's pages are not evicted.
         files: Option<&'a ProcessFiles>,
@@ -209,9 +209,10 @@ fn request(pid: u32, place: &MemberMemory, who: JoinKind<'_>) -> InlineText {
          \"offset\":{offset},\"pid\":{pid},\"resume\":{resume},\"view\":"
     )
     .and_then(|()| match who {
-        JoinKind::Child { view, .. } | JoinKind::Before(SuccessorDescriptors { view, .. }) => {
-            write!(text, "{view}")
+        JoinKind::Child { probe: ProbePage { view, proof }, .. } => {
+            write!(text, "{view},\"proof\":{proof}")
         }
+        JoinKind::Before(SuccessorDescriptors { view, .. }) => write!(text, "{view}"),
         JoinKind::New { .. } => text.write_str("null"),
     })
     .and_then(|()| {
@@ -226,11 +227,6 @@ fn request(pid: u32, place: &MemberMemory, who: JoinKind<'_>) -> InlineText {
     text
 }
 
-/// View number in a probe page; `None` if the page is no probe page.
-pub fn probed(page: &[u8; 16]) -> Option<u16> {
-    page.starts_with(&wire::PROBE_MAGIC).then(|| u16::from_le_bytes([page[8], page[9]]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,20 +236,12 @@ mod tests {
         let agent = SocketPath::new(b"/x").unwrap();
         let place =
             MemberMemory { agent, space: u64::MAX, address: u64::MAX, bytes: u64::MAX, offset: u64::MAX };
-        let text = request(u32::MAX, &place, JoinKind::Child { view: u16::MAX, files: None });
+        let probe = ProbePage { view: u16::MAX, proof: u64::MAX };
+        let text = request(u32::MAX, &place, JoinKind::Child { probe, files: None });
         assert!(
-            text.as_str().starts_with(&format!("{{\"version\":{},", wire::VERSION))
-                && text.as_str().ends_with(r#"65535,"files":"none"}}}"#),
+            text.as_str().starts_with(&format!("{{\"version\":{VERSION},"))
+                && text.as_str().ends_with(r#"65535,"proof":18446744073709551615,"files":"none"}}}"#),
             "{text}"
         );
-    }
-
-    #[test]
-    fn a_probe_page_names_its_view() {
-        let mut page = [0; 16];
-        assert_eq!(probed(&page), None);
-        page[..8].copy_from_slice(&wire::PROBE_MAGIC);
-        page[8..10].copy_from_slice(&0x1234_u16.to_le_bytes());
-        assert_eq!(probed(&page), Some(0x1234));
     }
 }

@@ -2,13 +2,14 @@
 //! number; bytes that form no message end the connection and nothing else.
 
 /// Version of the agent's local protocol to which these messages belong.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 pub const PAGE_BYTES: u64 = 4096;
 /// First field of a [`JoinReply`].
 pub const WELCOME_MAGIC: u32 = 0x4358_4C57;
-/// First bytes of the probe page, which tells a forked child which view (table of pages) it has: the number of the view
-/// (u16) follows.
-pub const PROBE_MAGIC: [u8; 8] = *b"CXLoEvw1";
+/// First bytes of the probe page.
+const PROBE_MAGIC: [u8; 8] = *b"CXLoEvw1";
+/// Length in bytes of the content of the probe page; the rest of the page is zeros.
+pub const PROBE_BYTES: usize = 24;
 /// View number in the join request of a forked child to which the agent assigned no view: the agent refuses the request
 /// and states the reason.
 pub const NO_VIEW: u16 = u16::MAX;
@@ -53,6 +54,35 @@ pub const REFUSED: u32 = 1;
 /// Status: the space (a region being paged) does not exist yet, or its region is not attached yet; a later attempt may
 /// succeed.
 pub const NOT_YET: u32 = 2;
+
+/// Content of the probe page, the first page of a member's memory, which tells a forked child which view (table of
+/// pages) it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbePage {
+    pub view: u16,
+    /// Random number, different for each child. Only the child itself can read its first page, so the number shows that
+    /// a request to join comes from the process that the view belongs to.
+    pub proof: u64,
+}
+
+impl ProbePage {
+    pub fn encode(&self) -> [u8; PROBE_BYTES] {
+        let mut bytes = [0; PROBE_BYTES];
+        bytes[..8].copy_from_slice(&PROBE_MAGIC);
+        bytes[8..10].copy_from_slice(&self.view.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.proof.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes the content of a page; `None` if the page is no probe page.
+    pub fn decode(bytes: &[u8; PROBE_BYTES]) -> Option<ProbePage> {
+        let words = bytes.as_chunks::<8>().0;
+        (words[0] == PROBE_MAGIC).then(|| ProbePage {
+            view: u16::from_le_bytes([bytes[8], bytes[9]]),
+            proof: u64::from_le_bytes(words[2]),
+        })
+    }
+}
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -298,6 +328,13 @@ mod tests {
             inbox.put(8);
             assert_eq!(inbox.next().unwrap_err(), InvalidMessage);
         }
+    }
+
+    #[test]
+    fn a_probe_page_names_its_view() {
+        let page = ProbePage { view: 0x1234, proof: u64::MAX - 5 };
+        assert_eq!(ProbePage::decode(&page.encode()), Some(page));
+        assert_eq!(ProbePage::decode(&[0; PROBE_BYTES]), None);
     }
 
     #[test]

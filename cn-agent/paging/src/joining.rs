@@ -240,7 +240,9 @@ impl Space {
         let KernelMemory::Private(memory) = &mut self.memory else { return Err(none()) };
         let mapping = memory.of_view(view).ok_or_else(none)?;
         let mapped = memory.mappings.get_mut(mapping).filter(|m| m.pid == 0).ok_or_else(none)?;
-        if mapped.address != joining.address {
+        // The answer passes on the userfaultfd of the child's memory, which is nobody else's, also of no other process
+        // that may join the space.
+        if mapped.address != joining.address || joining.proof != Some(mapped.proof) {
             return Err(none());
         }
         let readable = process.is_readable();
@@ -303,5 +305,57 @@ impl Space {
         self.pager.set_droppable(view, readable || self.options.kind != MappingKind::Private);
         self.rejoined(view, pid);
         Ok(mapping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use cxloe_cn_core::pager::PageTable;
+
+    use super::*;
+    use crate::process::MemoryFiles;
+    use crate::space::testing::options;
+
+    /// The child has not joined, and would not show its files.
+    #[test]
+    fn the_view_of_a_child_is_the_one_whose_first_page_it_reads() {
+        const PROOF: u64 = 0x0123_4567_89AB_CDEF;
+        let mut space = Space::create(options(MappingKind::Private)).unwrap();
+        let uffd = || Uffd::create_user_only().or_else(|_| Uffd::create()).unwrap();
+        for child in 0..2 {
+            let view = space.pager.add_view(PageTable::local(64), false).unwrap();
+            let mapping = space.pager.add_mapping(view).unwrap();
+            let mapped = Mapped::new(uffd(), PAGE, 0, 64, 0, None).of_child(PROOF + child);
+            space.add(view, mapping, mapped);
+        }
+        let (here, _there) = UnixStream::pair().unwrap();
+        let mut join = |view: u16, proof: Option<u64>| {
+            let (pid, socket) = (std::process::id(), Some(OwnedFd::from(here.try_clone().unwrap())));
+            let mut joining = JoinAttempt {
+                space: space.options().id,
+                address: PAGE,
+                bytes: 64 * PAGE,
+                offset: 0,
+                pid,
+                peer: pid,
+                peer_uid: 0,
+                view: Some(view),
+                proof,
+                resume: false,
+                uffd: None,
+                files: MemoryFiles::default(),
+                socket,
+            };
+            space.join(&mut joining).map_err(|refusal| refusal.text)
+        };
+        for (view, proof) in [(1, None), (1, Some(0)), (1, Some(PROOF)), (0, Some(PROOF + 1))] {
+            let text = join(view, proof).unwrap_err();
+            assert!(text.contains("no process with this view"), "{text}");
+        }
+        assert_eq!((join(1, Some(PROOF + 1)), join(0, Some(PROOF))), (Ok(()), Ok(())));
+        assert!(join(1, Some(PROOF + 1)).is_err(), "it has joined");
     }
 }

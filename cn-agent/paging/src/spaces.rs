@@ -58,6 +58,8 @@ pub struct JoinAttempt {
     pub peer_uid: u32,
     /// Number of the view that a forked child or rejoining member has already; `None` for a new process.
     pub view: Option<u16>,
+    /// Number from the probe page of a forked child.
+    pub proof: Option<u64>,
     /// Whether the process rejoins: it was a member before the agent was restarted or the connection broke.
     pub resume: bool,
     /// Userfaultfd of the process; `None` for a forked child.

@@ -32,11 +32,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32};
 use std::time::{Duration, Instant};
 
-use cxloe_member::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptors, join, probed};
+use cxloe_member::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptors, join};
 use cxloe_member::local_report::LocalReport;
 use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::uffd;
-use cxloe_member::wire::NO_VIEW;
+use cxloe_member::wire::{NO_VIEW, PROBE_BYTES, ProbePage};
 use libc::MADV_DONTNEED;
 
 use crate::heap::Heap;
@@ -355,9 +355,10 @@ extern "C" fn in_child() {
     if FORKING.swap(false, Relaxed) {
         process.heap.reset();
     }
-    let Some(view) = own_view(process.window) else {
+    let Some(probe) = probe_page(process.window) else {
         // An agent that answers gives the reason why it does not serve this child.
-        match join(&process.place, JoinKind::Child { view: NO_VIEW, files: None }) {
+        let probe = ProbePage { view: NO_VIEW, proof: 0 };
+        match join(&process.place, JoinKind::Child { probe, files: None }) {
             Err(JoinError::NoAgent { .. }) | Ok(_) => {
                 final_message::end("the agent that serves its memory ended during the fork")
             }
@@ -368,7 +369,7 @@ extern "C" fn in_child() {
     };
     // If the process may not open the files of its own memory, none of its pages are evicted.
     let files = ProcessFiles::own().ok();
-    let mut joined = match join_as_child(process, view, files.as_ref()) {
+    let mut joined = match join_as_child(process, probe, files.as_ref()) {
         Ok(joined) => joined,
         // This process cannot reach the agent, but the agent serves the process's faults all the same.
         Err(JoinError::NoAgent { .. }) => {
@@ -431,8 +432,12 @@ fn rejoin(process: &Process, left: helpers::RetiredHelpers) {
     }
 }
 
-fn join_as_child(process: &Process, view: u16, files: Option<&ProcessFiles>) -> Result<Joined, JoinError> {
-    let who = JoinKind::Child { view, files };
+fn join_as_child(
+    process: &Process,
+    probe: ProbePage,
+    files: Option<&ProcessFiles>,
+) -> Result<Joined, JoinError> {
+    let who = JoinKind::Child { probe, files };
     // The agent has assigned this view just now. If no agent answers, this process cannot reach the agent, and a short
     // wait suffices.
     match join(&process.place, who) {
@@ -454,16 +459,16 @@ fn join_with_retries(process: &Process, who: JoinKind<'_>, wait: Duration) -> Re
     }
 }
 
-/// Number of the view that the agent gave this process at the fork. It is read from the probe page, which the agent
-/// fills through this process's own userfaultfd; the content that the parent's page has is dropped first.
-fn own_view(window: &Window) -> Option<u16> {
-    let page = window.base() as *mut [u8; 16];
+/// The view that the agent gave this process at the fork. It is read from the probe page, which the agent fills through
+/// this process's own userfaultfd; the content that the parent's page has is dropped first.
+fn probe_page(window: &Window) -> Option<ProbePage> {
+    let page = window.base() as *mut [u8; PROBE_BYTES];
     // SAFETY: the probe page is mapped and has no other user.
     unsafe {
         sys::madvise(page.cast(), PAGE, MADV_DONTNEED);
         let content = page.read_volatile();
         sys::madvise(page.cast(), PAGE, MADV_DONTNEED);
-        probed(&content)
+        ProbePage::decode(&content)
     }
 }
 

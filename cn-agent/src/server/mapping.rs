@@ -369,7 +369,7 @@ pub async fn join(
     mut sent: SentDescriptors,
     stream: UnixStream,
 ) -> io::Result<()> {
-    let JoinRequest { space, address, bytes, offset, pid, view, resume: resumes, files } = request;
+    let JoinRequest { space, address, bytes, offset, pid, view, proof, resume: resumes, files } = request;
     // The last free descriptors are reserved for the agent's own files, so a request that has taken one of them is
     // refused.
     if sent.are_spare() {
@@ -413,6 +413,7 @@ pub async fn join(
         peer,
         peer_uid,
         view,
+        proof,
         resume: resumes,
         uffd: uffd.map(SentDescriptor::into_inner),
         files,

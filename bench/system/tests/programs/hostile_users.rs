@@ -361,6 +361,7 @@ fn slow(socket: &Path, region: &str) -> Outcome {
             offset: 0,
             pid: std::process::id(),
             view: None,
+            proof: None,
             resume: false,
             files,
         }))
@@ -426,6 +427,7 @@ fn block(socket: &Path, region: &str) -> Outcome {
         offset: 0,
         pid,
         view: None,
+        proof: None,
         resume: false,
         files: ShownFiles::All,
     };

@@ -289,6 +289,7 @@ fn ask(
         offset: 0,
         pid: std::process::id(),
         view: None,
+        proof: None,
         resume: false,
         files: if files.is_some() { ShownFiles::All } else { ShownFiles::None },
     };

@@ -42,6 +42,8 @@ pub struct Mapped {
     pub process: Option<Process>,
     /// First word of the random content by which the agent verified the process's files; 0 without files.
     pub nonce: u64,
+    /// Number that a forked child reads from its probe page and shows when it joins; 0 for other processes.
+    pub(crate) proof: u64,
     /// Connection of the process's helper thread; `None` for a forked child that has not joined yet.
     pub link: Option<MemberLink>,
     /// Whether epoll reports the mapping's faults.
@@ -60,13 +62,20 @@ impl Mapped {
         link: Option<MemberLink>,
     ) -> Mapped {
         let (process, gone) = (None, Cell::new(false));
-        Mapped { uffd, address, first, pages, pid, process, nonce: 0, link, watched: false, gone }
+        let (nonce, proof, watched) = (0, 0, false);
+        Mapped { uffd, address, first, pages, pid, process, nonce, proof, link, watched, gone }
     }
 
     /// Sets the mapping's process, whose files were verified with random content that begins with `nonce`.
     #[must_use]
     pub(crate) fn of(self, process: Process, nonce: u64) -> Mapped {
         Mapped { process: Some(process), nonce, ..self }
+    }
+
+    /// Sets the number that a forked child has to show when it joins.
+    #[must_use]
+    pub(crate) fn of_child(self, proof: u64) -> Mapped {
+        Mapped { proof, ..self }
     }
 
     /// Number in the view of the page at `address`; `None` if the address lies outside this mapping.

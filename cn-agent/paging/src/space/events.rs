@@ -7,7 +7,7 @@ use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::{Fault, MappingId, PAGE_BYTES, Page, PageTable, PagerFull, VIEWS_MAX, ViewId};
 use cxloe_cn_core::transfers::Transfers;
 use cxloe_member::socket::send_some;
-use cxloe_member::wire::PROBE_MAGIC;
+use cxloe_member::wire::{PROBE_BYTES, ProbePage};
 use nix::errno::Errno;
 
 use super::{ONLY, Space};
@@ -207,8 +207,7 @@ impl Space {
             return;
         };
         let mut page: Page = [0; PAGE_BYTES];
-        page[..8].copy_from_slice(&PROBE_MAGIC);
-        page[8..10].copy_from_slice(&view.0.to_le_bytes());
+        page[..PROBE_BYTES].copy_from_slice(&ProbePage { view: view.0, proof: mapped.proof }.encode());
         if mapped.uffd.copy(mapped.address, &page, Access::Writable).is_err() {
             mapped.wake(0);
         }
@@ -257,7 +256,8 @@ impl Space {
                     Some(Record { view: view.0, pid: 0, started: 0, address, nonce: 0 }),
                 );
                 let KernelMemory::Private(memory) = &mut self.memory else { return };
-                memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
+                let mapped = Mapped::new(uffd, address, 0, pages, 0, None).of_child(rand::random());
+                memory.add(view, mapping, mapped);
                 self.changed = true;
                 tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
             }

@@ -347,6 +347,7 @@ pub fn hostile_members_hurt_only_themselves() -> Outcome {
             offset: 0,
             pid,
             view: None,
+            proof: None,
             resume: false,
             files: ShownFiles::None,
         };
