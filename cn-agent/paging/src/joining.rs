@@ -51,7 +51,8 @@ impl Spaces {
         // The limit of processes for each user does not apply to a process that rejoins, because the former agent
         // admitted it.
         let user = self.get(joining.space).filter(|_| !joining.resume).and_then(|space| space.options().user);
-        let room = self.check_processes(user).map_err(refused);
+        let more = u64::from(joining.view.is_none());
+        let room = self.check_processes(user, more).map_err(refused);
         let outcome = match self.get_mut(joining.space) {
             Some(space) => room.and_then(|()| space.join(&mut joining)),
             None => {

@@ -216,11 +216,11 @@ impl Spaces {
         Ok(())
     }
 
-    /// Checks that `user` may have one more process whose memory is paged.
-    pub(crate) fn check_processes(&self, user: Option<u32>) -> Result<(), ShareReached> {
+    /// Checks that `user` may have `more` processes whose memory is paged. A forked child counts from the fork on.
+    pub(crate) fn check_processes(&self, user: Option<u32>, more: u64) -> Result<(), ShareReached> {
         let its = self.list.0.iter().flatten().filter(|space| space.options().user == user);
-        let had: usize = its.map(|space| space.memory.mappings().len()).sum();
-        check(SharedResource::Processes, user, self.shares.processes as u64, had as u64, 1)
+        let had: usize = its.map(|space| space.memory.mappings().iter().count()).sum();
+        check(SharedResource::Processes, user, self.shares.processes as u64, had as u64, more)
     }
 
     /// Adds a space, unless its region is mapped already or the maximum number of spaces is reached.
@@ -641,6 +641,30 @@ mod tests {
         assert!(spaces.is_empty());
         assert_eq!(spaces.epoll.wait(&mut ready, EpollTimeout::ZERO), Ok(0));
         drop(of_the_process);
+    }
+
+    #[test]
+    fn processes_that_have_left_do_not_count_towards_a_share() {
+        const USER: u32 = 4711;
+        let options = SpaceOptions { user: Some(USER), ..options(MappingKind::Shared) };
+        let id = options.id;
+        let mut spaces = Spaces::new().unwrap();
+        spaces.set_shares(UserShares { processes: 2, ..UserShares::ALL });
+        spaces.add(Box::new(Space::create(options).unwrap())).unwrap();
+        let space = spaces.get_mut(id).unwrap();
+        let mappings: Vec<MappingId> = (0..2)
+            .map(|_| {
+                let uffd = Uffd::create_user_only().or_else(|_| Uffd::create()).unwrap();
+                let mapping = space.pager.add_mapping(ONLY).unwrap();
+                space.memory.mappings_mut().add(mapping, Mapped::new(uffd, 0, 0, 64, 0, None));
+                mapping
+            })
+            .collect();
+        let may = |spaces: &Spaces, more| spaces.check_processes(Some(USER), more).is_ok();
+        assert!(may(&spaces, 0) && !may(&spaces, 1));
+        spaces.get_mut(id).unwrap().end(mappings[1]);
+        assert!(may(&spaces, 1) && !may(&spaces, 2));
+        assert!(spaces.check_processes(None, 9).is_ok() && spaces.check_processes(Some(USER + 1), 2).is_ok());
     }
 
     /// Descriptors of all other processes stay registered when one comes.

@@ -346,17 +346,6 @@ impl Mappings {
         each.filter_map(|(at, mapped)| Some((MappingId(at as u16), mapped.as_mut()?)))
     }
 
-    /// Number of mapping numbers used so far, including those that are free again.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there never was a mapping.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     #[inline]
     fn of(&self, mapping: MappingId) -> Result<&Mapped, MemoryError> {
         self.get(mapping).ok_or(MemoryError::Gone)
