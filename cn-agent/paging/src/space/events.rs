@@ -103,7 +103,7 @@ impl Space {
                 }
                 Some(error) => {
                     tracing::error!(%error, region = self.options.region, "a process's faults cannot be read");
-                    self.part(id);
+                    self.end(id);
                     return count;
                 }
             }
@@ -306,5 +306,25 @@ impl Space {
     pub(crate) fn free_view(&self) -> ViewId {
         let free = |view: &u16| self.pager.entry_of(ViewId(*view), 0).is_none();
         ViewId((0..u16::MAX).find(free).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::testing::options;
+
+    /// A process that rejoins passes its userfaultfd, and may pass another one that was never set up.
+    #[test]
+    fn a_process_whose_faults_cannot_be_read_leaves_no_view() {
+        let mut space = Space::create(options(MappingKind::Private)).unwrap();
+        let uffd = Uffd::create_user_only().or_else(|_| Uffd::create()).unwrap();
+        let view = space.pager.add_view(PageTable::local(64), true).unwrap();
+        let mapping = space.pager.add_mapping(view).unwrap();
+        let KernelMemory::Private(memory) = &mut space.memory else { unreachable!("it is private") };
+        memory.add(view, mapping, Mapped::new(uffd, 0, 0, 64, 0, None));
+        space.read_events(mapping, &mut EventReader::new(), &mut Transfers::new(0));
+        assert_eq!((space.memory.mappings().iter().count(), space.parted.len()), (0, 1));
+        assert_eq!((space.pager.view_of(mapping), space.pager.entry_of(view, 0)), (None, None));
     }
 }
