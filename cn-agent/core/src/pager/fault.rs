@@ -55,6 +55,24 @@ impl Pager {
     /// Handles the fault of a thread. The thread is woken when it can continue, possibly within this call.
     #[inline]
     pub fn fault(&mut self, fault: Fault, io: &mut Io<'_>) {
+        let kept = match self.serve(fault, io) {
+            Err(Wait::Turn) => &mut self.waiting,
+            Err(Wait::Room) => &mut self.starved,
+            Ok(()) | Err(Wait::Event) => return,
+        };
+        // A thread that is interrupted by a signal while it waits reports its fault again.
+        let same = |other: &&mut Fault| {
+            (other.mapping, other.page, other.access) == (fault.mapping, fault.page, fault.access)
+        };
+        match kept.iter_mut().find(same) {
+            Some(known) => known.write |= fault.write,
+            None => kept.push_back(fault),
+        }
+    }
+
+    /// Serves a fault that was kept, or keeps it on.
+    #[inline]
+    fn retry(&mut self, fault: Fault, io: &mut Io<'_>) {
         match self.serve(fault, io) {
             Err(Wait::Turn) => self.waiting.push_back(fault),
             Err(Wait::Room) => self.starved.push_back(fault),
@@ -74,7 +92,7 @@ impl Pager {
         let before = self.waits();
         for _ in 0..self.waiting.len() {
             let Some(fault) = self.waiting.pop_front() else { break };
-            self.fault(fault, io);
+            self.retry(fault, io);
         }
         let mut has_room = self.has_room_for_fault();
         for _ in 0..self.starved.len() {
@@ -83,7 +101,7 @@ impl Pager {
                 self.starved.push_back(fault);
                 continue;
             }
-            self.fault(fault, io);
+            self.retry(fault, io);
             has_room = self.has_room_for_fault();
         }
         before.saturating_sub(self.waits())
@@ -112,7 +130,7 @@ impl Pager {
                 self.counters.lost += 1;
                 self.set(view, fault.page, entry.to(PageState::Lost));
             }
-            self.fault(fault, io);
+            self.retry(fault, io);
         }
     }
 

@@ -98,6 +98,22 @@ fn faults_wait_for_answers_to_orders_without_turns() {
     assert_eq!(rig.pager.counters().waits_for_room, u64::from(FAULTS), "each fault once");
 }
 
+/// A timer of the program may interrupt its threads at any rate.
+#[test]
+fn a_fault_that_is_reported_again_and_again_is_kept_once() {
+    let mut rig = rig();
+    rig.touch(0..LIMIT, false);
+    (0..1000).for_each(|time| rig.fault(LIMIT + time % 2, time == 500));
+    assert_eq!(rig.pager.waiting_faults().count(), 2);
+    while rig.pager.has_work() {
+        rig.turn();
+        carry_out_orders(&mut rig);
+    }
+    rig.answer();
+    assert_eq!((rig.state(LIMIT), rig.state(LIMIT + 1)), (PageState::Dirty, PageState::Clean));
+    assert_eq!(rig.pager.waiting_faults().count(), 0);
+}
+
 /// The kernel's records of many pages are read before the order that removes them.
 #[test]
 fn pages_that_leave_by_order_are_not_looked_at_one_by_one() {
