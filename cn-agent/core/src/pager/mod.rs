@@ -632,8 +632,8 @@ impl Pager {
     #[inline]
     fn clean_queues(&mut self, more: usize) {
         if self.order.is_over_limit(more) {
-            let views = &self.views;
-            self.order.clean(|page| {
+            let (views, resident) = (&self.views, self.resident as usize);
+            self.order.clean(resident, |page| {
                 views[usize::from(page.view.0)]
                     .as_ref()
                     .is_some_and(|v| v.table.get(page.page).state().is_resident())

@@ -28,6 +28,7 @@
 //! Queues hold page numbers and are never searched: an entry of a page that is no longer resident is skipped.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use super::memory::ViewId;
 
@@ -289,11 +290,33 @@ impl Replacement {
         self.entries() + more > 2 * self.cleaned.max(self.limit as usize) + ENTRIES_SPARE
     }
 
-    /// Removes stale entries, those for which `is_here` is false.
-    pub fn clean(&mut self, mut is_here: impl FnMut(PageRef) -> bool) {
+    /// Removes stale entries, those for which `is_here` is false. `resident` is the number of pages for which it is true.
+    pub fn clean(&mut self, resident: usize, mut is_here: impl FnMut(PageRef) -> bool) {
         self.young.retain(|candidate| is_here(candidate.page));
         self.proven.retain(|candidate| is_here(candidate.page));
+        if self.young.len() + self.proven.len() > 2 * resident + ENTRIES_SPARE {
+            self.keep_last_entries();
+        }
         self.cleaned = self.entries();
+    }
+
+    /// Removes all but the last entry of each page. A page that a program discards and touches again is resident with
+    /// each of its entries.
+    #[cold]
+    fn keep_last_entries(&mut self) {
+        let entries = self.young.iter().chain(&self.proven).map(|candidate| candidate.page);
+        let mut entries: Vec<(PageRef, usize)> = entries.zip(0..).collect();
+        entries.sort_unstable_by_key(|(page, at)| (page.view, page.page, *at));
+        let repeated = entries.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+        let mut repeated: Vec<usize> = repeated.map(|pair| pair[0].1).collect();
+        repeated.sort_unstable();
+        let (mut repeated, mut at) = (repeated.into_iter().peekable(), 0);
+        let mut is_last = |_: &Candidate| {
+            at += 1;
+            repeated.next_if_eq(&(at - 1)).is_none()
+        };
+        self.young.retain(&mut is_last);
+        self.proven.retain(&mut is_last);
     }
 }
 
@@ -477,7 +500,7 @@ mod tests {
         for page in 0..20_000 {
             order.record_resident(PageRef { view: ViewId(0), page }, PageHistory::New);
             if order.is_over_limit(0) {
-                order.clean(|_| {
+                order.clean(20_000, |_| {
                     looks += 1;
                     true
                 });
@@ -485,7 +508,31 @@ mod tests {
         }
         assert!(looks < 2 * 20_000, "{looks} looks");
         // The pages have been evicted, so the next pass removes their entries.
-        order.clean(|_| false);
+        order.clean(0, |_| false);
         assert_eq!(order.entries(), 0);
+    }
+
+    #[test]
+    fn a_page_that_comes_again_and_again_does_not_fill_the_queues() {
+        let mut order = Replacement::new(100);
+        (0..10).for_each(|number| order.record_resident(page(number), PageHistory::New));
+        for time in 0..100_000_u32 {
+            let known = [PageHistory::New, PageHistory::Remembered { proven: false }][time as usize % 2];
+            order.record_resident(page(3), known);
+            order.record_resident(page(time % 10), PageHistory::New);
+            if order.is_over_limit(0) {
+                order.clean(10, |_| true);
+                assert_eq!(order.entries(), 10, "{time}");
+            }
+            assert!(order.entries() <= 2 * 100 + ENTRIES_SPARE + 2, "{time}");
+        }
+        // The last entries stay, in their order.
+        let mut order = Replacement::new(100);
+        for number in (0..10).chain([3; 50]).chain(5..8) {
+            order.record_resident(page(number), PageHistory::New);
+        }
+        order.clean(10, |_| true);
+        let left: Vec<u32> = std::iter::from_fn(|| order.next()).map(|next| next.page.page).collect();
+        assert_eq!(left, [0, 1, 2, 4, 8, 9, 3, 5, 6, 7]);
     }
 }
