@@ -55,13 +55,15 @@ impl Spaces {
             (false, false) => false,
         };
         if alike && joins {
+            // Made before anything changes: who gets no descriptors owns nothing.
+            let made = space.made()?;
             // An idle space has a new owner now, so its content must not be dropped any more.
             space.unwanted &= !idle;
             if idle && !request.resume {
                 space.set_limit(limit_pages(request.limit, space.options().pages));
             }
             space.own(true);
-            return space.made().map(MapClaim::Owned);
+            return Ok(MapClaim::Owned(made));
         }
         if !idle || space.is_suspended() {
             return Ok(MapClaim::Taken);
@@ -132,7 +134,11 @@ impl Spaces {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::process::Command;
     use std::time::Duration;
+
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
     use super::*;
     use crate::space::ONLY;
@@ -211,6 +217,29 @@ mod tests {
             (PageState::Absent, Some(5)),
             "it is fetched from the region"
         );
+    }
+
+    /// Variable that tells a copy of this program that it runs one test alone.
+    const ALONE: &str = "CXLOE_CLAIM_ALONE";
+
+    #[test]
+    fn who_gets_no_descriptor_owns_nothing() {
+        if std::env::var_os(ALONE).is_none() {
+            // Other tests in this process would have no descriptors either.
+            let name = "claim::tests::who_gets_no_descriptor_owns_nothing";
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            assert!(alone.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
+            return;
+        }
+        let (mut spaces, id) = mapped(MappingKind::Shared);
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, hard.min(256), hard).unwrap();
+        let held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        assert!(spaces.claim(&request(MappingKind::Shared)).is_err());
+        assert_eq!(spaces.get(id).unwrap().owners(), 1);
+        drop(held);
+        assert!(matches!(spaces.claim(&request(MappingKind::Shared)), Ok(MapClaim::Owned(_))));
+        assert_eq!(spaces.get(id).unwrap().owners(), 2);
     }
 
     #[test]

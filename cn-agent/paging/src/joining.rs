@@ -125,6 +125,8 @@ impl Space {
         }
         let process = self.process(joining)?;
         self.check_files(joining)?;
+        // Made before the process is added: if there is no descriptor left, the process is refused.
+        let shared_state = self.shared_state.share().map_err(refused)?;
         let process = process.showing(std::mem::take(&mut joining.files));
         let started = process.started();
         let mapping = match (joining.resume, joining.view) {
@@ -136,7 +138,6 @@ impl Space {
         };
         let nonce = self.memory.mappings().get(mapping).map_or(0, |mapped| mapped.nonce);
         let view = self.pager.view_of(mapping).unwrap_or(ONLY);
-        let shared_state = self.shared_state.share().map_err(refused)?;
         self.shared_state.set_record(mapping.0, Some(Record { view: view.0, pid, started, address, nonce }));
         self.changed = true;
         if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
