@@ -10,8 +10,8 @@ use cxloe_wire::session::{HandshakeDone, HandshakeJob};
 use cxloe_wire::time::Time;
 
 use super::counter::{Counter, PageRequestResult, PageRequestState};
-use super::handler::HeldSignals;
 use super::lock::SpinLock;
+use super::masks::HeldSignals;
 use super::space::{Space, Spaces};
 use crate::frames::Stamped;
 use crate::port::{Port, PortParts};
@@ -41,8 +41,7 @@ impl Core {
         Core { state: SpinLock::new(state), counter: Counter::new(), flushing: AtomicUsize::new(0) }
     }
 
-    /// Takes the lock, spinning until it is free, and runs `with` on the state. Signals wait meanwhile: a handler of the
-    /// program that touches an absent page would wait for the lock that its own thread has.
+    /// Takes the lock, spinning until it is free, and runs `with` on the state. Signals wait meanwhile.
     pub fn with<R>(&self, with: impl FnOnce(&mut CoreState) -> R) -> R {
         let _held = HeldSignals::hold();
         self.with_signals_held(with)

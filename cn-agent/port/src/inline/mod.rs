@@ -27,8 +27,8 @@
 //!   ([`Engine::adopt`](cxloe_cn_core::engine::Engine::adopt)). The handler runs with every signal blocked, so that
 //!   no other handler interrupts it, and on a stack of its own ([`sigbus`](cxloe_sigbus)), however small the thread's
 //!   is.
-//! * Signals wait while a thread has the lock outside of the handler, in a call of this module: a handler of the program
-//!   may touch mapped memory.
+//! * Signals wait while a thread has the lock outside of the handler, in a call of this module: a handler of the
+//!   program may touch mapped memory.
 //! * The handler does not allocate. The test `inline_faults` runs under an allocator that ends the program if it is
 //!   called within the handler, and faults while a thread holds the allocator's own lock.
 //! * The handler's system calls are ioctls on the userfaultfd, the copy of an evicted page, and those of the link for
@@ -51,6 +51,7 @@ mod counter;
 mod handler;
 mod interface;
 mod lock;
+mod masks;
 mod port;
 mod region;
 mod shared;

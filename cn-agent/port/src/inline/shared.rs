@@ -12,7 +12,7 @@ use cxloe_cn_core::engine::{Engine, Route, RouteError};
 use cxloe_wire::frame::Mac;
 
 use super::core::{Core, CoreState};
-use super::{InlineError, handler, system};
+use super::{InlineError, masks, system};
 use crate::port::{NO_SESSION, Port, PortError};
 
 /// Sleep of the keeper when it has no work.
@@ -152,7 +152,7 @@ impl SharedPortRef {
 /// Body of the keeper: keeps sessions alive, evicts pages in advance and installs pages read ahead, while no thread
 /// faults.
 fn keep(core: &Core, stop: &AtomicBool, refusal: &Mutex<Option<String>>) {
-    handler::block_signals();
+    masks::block_all();
     let mut idle = 0_u32;
     while !stop.load(Ordering::Acquire) {
         // The keeper leaves the port to a thread that waits for a page, because that thread drives the port itself.
