@@ -144,8 +144,8 @@ impl Drains {
         }
     }
 
-    /// Handles a change of the legs (copies on memory nodes) of `region`. Returns whether the region is being drained to be
-    /// attached anew; it then gets these legs, while its present routes are to others.
+    /// Handles a change of the legs (copies on memory nodes) of `region`. Returns whether the region is being drained
+    /// to be attached anew; it then gets these legs, while its present routes are to others.
     pub fn follow_legs(&mut self, region: &Attachment) -> bool {
         match self.find(region.hpa).map(|drain| &mut drain.then) {
             Some(DrainEnd::Attach(Some(next))) => {

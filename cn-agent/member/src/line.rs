@@ -30,8 +30,8 @@ pub struct HelperLine {
     connection: AtomicU64,
     /// Number of the connection over which the request was sent last.
     asked_over: AtomicU32,
-    /// 0, [`LEAVE`] or [`RETIRE`]. Stored before the connection is read, as the helper stores a new connection before it
-    /// reads this: one of them sees what the other has stored.
+    /// 0, [`LEAVE`] or [`RETIRE`]. Stored before the connection is read, as the helper stores a new connection before
+    /// it reads this: one of them sees what the other has stored.
     leaving: AtomicU32,
 }
 
@@ -121,8 +121,8 @@ impl HelperLine {
         self.leaving.load(Ordering::Acquire) != 0
     }
 
-    /// Sets the helper's connection, and sends an unanswered request again. The helper may have joined a successor of the
-    /// agent while it was told to end.
+    /// Sets the helper's connection, and sends an unanswered request again. The helper may have joined a successor of
+    /// the agent while it was told to end.
     pub(crate) fn connected(&self, socket: i32) {
         let next = number(self.connection.load(Ordering::Relaxed)).wrapping_add(1).max(1);
         let connection = u64::from(next) << 32 | u64::from(socket.cast_unsigned());

@@ -428,7 +428,8 @@ fn ring() {
     unsafe { libc::write(BELL.load(Relaxed), (&raw const one).cast(), 8) };
 }
 
-/// Passes copies of the helpers' descriptors back to the program's table of descriptors. If that fails, nothing arrives.
+/// Passes copies of the helpers' descriptors back to the program's table of descriptors. If that fails, nothing
+/// arrives.
 fn return_descriptors() {
     let Some(socket) = final_message::of_program(RETURN.load(Relaxed)) else { return };
     let numbers = [&UFFD, &SHARED_STATE, &MEMORY, &TABLE].map(|number| number.load(Relaxed));

@@ -399,8 +399,8 @@ fn a_fill_continues_when_there_are_tokens() {
     assert!(MS * 5 < took && took < MS * 20, "{took:?}");
 }
 
-/// Scenario: while a leg (copy) is filled, a write of a page that it has already is lost on the way there, and the session
-/// ends and begins again at once. The write is done with the other leg, and the page is copied again.
+/// Scenario: while a leg (copy) is filled, a write of a page that it has already is lost on the way there, and the
+/// session ends and begins again at once. The write is done with the other leg, and the page is copied again.
 #[test]
 fn a_page_is_copied_again_whose_write_failed_at_the_leg_that_is_filled() {
     let mut world = World::new(1);
@@ -631,8 +631,8 @@ fn the_last_of_several_failed_write_backs_of_a_line_is_kept() {
     }
 }
 
-/// A world in which the write-back of line 0, of version 1, has reached one leg (copy) only. The session with the leg to
-/// read from has died meanwhile and begun again, and the manager has not decided yet.
+/// A world in which the write-back of line 0, of version 1, has reached one leg (copy) only. The session with the leg
+/// to read from has died meanwhile and begun again, and the manager has not decided yet.
 fn half_written_back() -> World {
     let mut world = World::in_sync_with_cache();
     world.net.partition(&[mac(0)]);
@@ -681,8 +681,8 @@ fn a_write_back_that_is_given_up_does_not_replace_a_later_one() {
     }
 }
 
-/// Scenario: both memory nodes have unmapped a region before the compute node detaches it. A write-back that both refuse
-/// must end, as that of a region with one copy does.
+/// Scenario: both memory nodes have unmapped a region before the compute node detaches it. A write-back that both
+/// refuse must end, as that of a region with one copy does.
 #[test]
 fn a_write_back_that_both_legs_refuse_ends() {
     let mut world = World::in_sync_with_cache();
@@ -705,8 +705,8 @@ fn a_write_back_that_both_legs_refuse_ends() {
     assert!(events.any(|event| matches!(event, EngineEvent::WriteBackRefused { hpa: 0, .. })));
 }
 
-/// Scenario: a write is lost on the way to one leg (copy), and the manager decides about the leg only after the write was
-/// given up. The leg must be filled with the page.
+/// Scenario: a write is lost on the way to one leg (copy), and the manager decides about the leg only after the write
+/// was given up. The leg must be filled with the page.
 #[test]
 fn a_leg_is_filled_with_the_page_of_a_write_that_was_given_up() {
     let mut world = World::in_sync_with_cache();

@@ -70,8 +70,8 @@ impl Engine {
         }
     }
 
-    /// Maximum number of lines of a burst in one frame of the session for the page of `cmem`; `first` is the first session
-    /// with the same memory node.
+    /// Maximum number of lines of a burst in one frame of the session for the page of `cmem`; `first` is the first
+    /// session with the same memory node.
     #[inline]
     fn session_lines_max(&self, first: usize, cmem: u64, direction: Direction) -> usize {
         let requester = &self.peers[self.session_of(first, cmem)].requester;

@@ -227,8 +227,8 @@ impl Pager {
             PageState::Clean => self.map_read_only(fault, true, io),
             PageState::Dirty if access == Access::Protected => self.grant_write(fault, io),
             PageState::Dirty => self.map_read_only(fault, false, io),
-            // The program itself has removed the page, and expects zeros. The fault waits for the end of the transfer; woken
-            // now, the thread would fault again at once.
+            // The program itself has removed the page, and expects zeros. The fault waits for the end of the transfer;
+            // woken now, the thread would fault again at once.
             PageState::Cleaning if access == Access::Missing && !io.memory.is_present(view, page) => {
                 if !entry.is(Flags::ZAPPED) {
                     self.discarded(view, page..page + 1);

@@ -171,7 +171,8 @@ impl InlineRegion {
         self.of_space(|space| u64::from(space.pager.resident()) * PAGE_BYTES as u64)
     }
 
-    /// Asks the region's space for a number. In a child, the lock may be one that a thread of the parent had at the fork.
+    /// Asks the region's space for a number. In a child, the lock may be one that a thread of the parent had at the
+    /// fork.
     fn of_space<R: Default>(&self, ask: impl FnOnce(&mut Space) -> R) -> R {
         if !self.is_ours() {
             return R::default();

@@ -77,8 +77,8 @@ struct MirrorLeg {
     since: Time,
     /// Time of the last report about the leg.
     reported: Option<Time>,
-    /// Empty for a leg in sync, unless a restored store of the manager lists it so, or a write has failed that the manager
-    /// did not decide about in time.
+    /// Empty for a leg in sync, unless a restored store of the manager lists it so, or a write has failed that the
+    /// manager did not decide about in time.
     missed: MissedPages,
 }
 

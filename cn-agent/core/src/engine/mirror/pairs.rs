@@ -80,8 +80,8 @@ impl Pairs {
         self.slots.iter().flatten().any(|pair| pair.mirror == mirror)
     }
 
-    /// Whether a write-back of one of `lines` lines from `at` on has failed on one of the legs that `sides` selects, and
-    /// waits for the manager's decision.
+    /// Whether a write-back of one of `lines` lines from `at` on has failed on one of the legs that `sides` selects,
+    /// and waits for the manager's decision.
     #[inline]
     fn lack(&self, at: MirrorAt, lines: usize, sides: u8) -> bool {
         let range = at.offset..at.offset + (lines * LINE_SIZE) as u64;
@@ -144,8 +144,8 @@ impl Engine {
         Some(MirrorAt { number: target.mirror?, offset: location.cmem - target.cmem })
     }
 
-    /// Checks that the leg to read from has acknowledged all write-backs of `lines` lines from `hpa` on, whose writers have
-    /// received their acknowledgement already.
+    /// Checks that the leg to read from has acknowledged all write-backs of `lines` lines from `hpa` on, whose writers
+    /// have received their acknowledgement already.
     ///
     /// # Errors
     /// [`EngineError::Busy`] while a write-back that has failed there waits for the manager's decision.
@@ -163,8 +163,8 @@ impl Engine {
     /// have acknowledged the write.
     ///
     /// # Errors
-    /// As for any write; [`EngineError::Busy`] also while the page is being copied to the other leg, and while an earlier
-    /// write-back of one of the lines waits for the manager's decision: it may be sent again.
+    /// As for any write; [`EngineError::Busy`] also while the page is being copied to the other leg, and while an
+    /// earlier write-back of one of the lines waits for the manager's decision: it may be sent again.
     #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
     pub(in super::super) fn send_mirrored(
         &mut self,

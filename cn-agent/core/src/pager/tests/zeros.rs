@@ -42,8 +42,8 @@ fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
     assert_eq!(rig.nodes.fetches.front().map(|(page, ..)| *page), Some(8), "they are there now");
 }
 
-/// Tests that a thread that reads a page discarded while it is being sent is woken at the end of that, not at once, when it
-/// would only fault again.
+/// Tests that a thread that reads a page discarded while it is being sent is woken at the end of that, not at once,
+/// when it would only fault again.
 #[test]
 fn a_read_of_what_was_discarded_while_it_is_sent_waits() {
     for is_announced in [true, false] {

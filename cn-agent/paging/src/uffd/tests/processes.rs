@@ -401,8 +401,8 @@ fn another_process_is_paged_through_the_descriptor_that_it_handed_over() {
     assert_eq!(memory.read(1), 0, "this process's own memory was never touched");
 }
 
-/// Tests that a process that maps shared memory and executes another program does not count as a user of the memory as long
-/// as that program runs.
+/// Tests that a process that maps shared memory and executes another program does not count as a user of the memory as
+/// long as that program runs.
 #[test]
 fn a_process_that_executes_another_program_leaves_its_shared_memory() {
     let (features, modes) = required_features(MappingKind::Shared);
