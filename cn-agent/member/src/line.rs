@@ -332,6 +332,7 @@ mod tests {
         line.connected(here.as_raw_fd());
         assert_eq!(there.read(&mut bytes).unwrap(), length, "one message");
     }
+
     #[test]
     fn a_helper_that_retires_while_it_joins_a_successor_does_not_leave() {
         let (here, mut there) = UnixStream::pair().unwrap();
