@@ -96,8 +96,8 @@ class _Lock:
     """Only one process of this machine writes to a store. The kernel ends the lock with its process."""
 
     def __init__(self, node: Node, region: Region) -> None:
-        # An abstract name of this network namespace, of the agent and the region's address. Several paths may lead to the
-        # agent.
+        # An abstract name of this network namespace, of the agent and the region's address. Several paths may lead to
+        # the agent.
         agent = zlib.crc32(os.path.realpath(node.socket).encode())
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -312,8 +312,8 @@ class Store:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold ``_change`` while the index and its lines in the region change. After a failure, which may be the exception
-        of a signal handler, nobody knows what each of them has: the store has to be opened again."""
+        """Hold ``_change`` while the index and its lines in the region change. After a failure, which may be the
+        exception of a signal handler, nobody knows what each of them has: the store has to be opened again."""
         with self._change:
             self._is_open()
             try:
