@@ -6,11 +6,15 @@
 //!          full: ask for 50 % more              the agent has more
 //!   ready ------------------------------> asked -------------------> ready
 //!     ^                                   |   ^ too much: ask for half of that
-//!     |  not full any more                |   |
+//!     |  not full any more, or for long   |   |
 //!     +------------------------- refused <+---+ not even an extent, or for another reason: report
 //! ```
 
 use cxloe_fabric::model::human_bytes;
+
+/// Number of observations of a full region after a refusal before the manager is asked again: its quota may have been
+/// raised, or the manager may only have been away.
+const OBSERVATIONS_REFUSED: u32 = 4;
 
 /// Reason for which the manager did not enlarge a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +42,9 @@ enum GrowthState {
     Asked { had: u64, more: u64 },
     /// The manager granted the request, but the agent still has only `had` bytes.
     Granted { had: u64 },
-    /// The region does not grow; no further request is made until the region has had free room again.
-    Refused,
+    /// The region does not grow; no further request is made until the region has had free room again, or has been
+    /// observed to be full this many times more.
+    Refused { left: u32 },
 }
 
 #[derive(Debug)]
@@ -60,7 +65,8 @@ impl Growth {
     pub fn observe(&mut self, full: bool, bytes: u64) -> Option<GrowthStep> {
         match self.state {
             GrowthState::Granted { had } if bytes > had => self.state = GrowthState::Ready,
-            GrowthState::Refused if !full => self.state = GrowthState::Ready,
+            GrowthState::Refused { left } if !full || left <= 1 => self.state = GrowthState::Ready,
+            GrowthState::Refused { left } => self.state = GrowthState::Refused { left: left - 1 },
             _ => {}
         }
         if !full || self.state != GrowthState::Ready {
@@ -94,7 +100,7 @@ impl Growth {
     }
 
     fn refused(&mut self, why: String) -> Option<GrowthStep> {
-        self.state = GrowthState::Refused;
+        self.state = GrowthState::Refused { left: OBSERVATIONS_REFUSED };
         // The same reason is reported once.
         if self.said.as_ref() == Some(&why) {
             return None;
@@ -166,6 +172,21 @@ mod tests {
         let away = Err(GrowthRefusal::Other("no answer".into()));
         assert_eq!(growth.answered(away), Some(GrowthStep::Say("no answer".into())), "less is no remedy");
         assert_eq!(growth.answered(Ok(())), None, "nobody has asked");
+    }
+
+    #[test]
+    fn who_stays_full_asks_again() {
+        let mut growth = growth(1024);
+        assert_eq!(growth.observe(true, 8 * MIB), ask(12));
+        for said in [Some(GrowthStep::Say("no answer".into())), None] {
+            let away = Err(GrowthRefusal::Other("no answer".into()));
+            assert_eq!(growth.answered(away), said);
+            for _ in 1..OBSERVATIONS_REFUSED {
+                assert_eq!(growth.observe(true, 8 * MIB), None);
+            }
+            assert_eq!(growth.observe(true, 8 * MIB), ask(12), "the manager may be back");
+        }
+        assert_eq!(growth.answered(Ok(())), None);
     }
 
     #[test]
