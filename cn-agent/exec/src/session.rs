@@ -385,7 +385,10 @@ impl Session {
             for process in processes {
                 match kill(Pid::from_raw(process as i32), signal) {
                     Ok(()) | Err(Errno::ESRCH) => {}
-                    Err(errno) => return Err(errno.into()),
+                    // The process may have other rights by now. The end of this process would cost it its memory.
+                    Err(errno) => {
+                        print_line(&format!("{signal} does not reach process {process}: {}", errno.desc()));
+                    }
                 }
             }
         }

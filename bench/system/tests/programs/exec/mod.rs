@@ -60,6 +60,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
             supervision::what_cannot_be_served_is_refused,
             supervision::programs_with_local_memory_are_named,
             supervision::exit_codes_and_signals_pass_through,
+            supervision::signals_that_are_not_permitted_end_nothing,
             supervision::the_limit_changes_while_it_runs,
             supervision::a_killed_agent_is_taken_over_from,
             supervision::another_pid_namespace_is_named,

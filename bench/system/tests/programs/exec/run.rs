@@ -51,7 +51,7 @@ pub fn start(rig: &Pair, sizes: Sizes, more: &[&str], command: &[&str]) -> Outco
     start_prepared(rig, sizes, more, command, |_| ())
 }
 
-/// Like [`start`]; `prepare` may change the command of `cn-agent exec` before it is run.
+/// Like [`start`]; `prepare` may change the command of `cn-agent exec`, or put another in its place, before it is run.
 pub fn start_prepared(
     rig: &Pair,
     sizes: Sizes,
@@ -65,12 +65,12 @@ pub fn start_prepared(
         .args(more)
         .arg("--")
         .args(command);
+    prepare(&mut exec);
     exec.env("CXLOE_AGENT", rig.socket()).current_dir(rig.dir.path());
     // The number of files in the folder makes the names of the two output files unique.
     let number = std::fs::read_dir(rig.dir.path())?.count();
     let (out, err) = (rig.path(&format!("{number}.out")), rig.path(&format!("{number}.err")));
     exec.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
-    prepare(&mut exec);
     Ok(Running { process: rig.lab.spawn("cn", exec)?, out, err })
 }
 

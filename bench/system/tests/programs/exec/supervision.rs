@@ -1,6 +1,8 @@
 //! Programs and the `cn-agent exec` that supervises them: errors at the start, forwarded signals, exit status, and the
 //! agent's end.
 
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 
 use cxloe_client::client;
@@ -185,6 +187,28 @@ pub fn exit_codes_and_signals_pass_through() -> Outcome {
     })
 }
 
+/// A supervisor that may not send signals to its program, which has become another user's, goes on all the same.
+pub fn signals_that_are_not_permitted_end_nothing() -> Outcome {
+    let rig = rig()?;
+    for (place, mode) in [(rig.dir.path().to_path_buf(), 0o755), (rig.socket(), 0o666)] {
+        std::fs::set_permissions(place, PermissionsExt::from_mode(mode))?;
+    }
+    let script = "echo ready; while ! test -e go; do sleep 0.05; done; echo done";
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/bin/sh", "-c", script];
+    let running = start_prepared(&rig, Sizes(16, 1), &[], &user, |exec| {
+        let mut bounded = Command::new("setpriv");
+        bounded.arg("--bounding-set=-kill").arg(exec.get_program()).args(exec.get_args());
+        *exec = bounded;
+    })?;
+    running.output_text("ready")?;
+    nix::sys::signal::kill(Pid::from_raw(running.process.id().cast_signed()), Signal::SIGTERM)?;
+    eventually("it is told", || running.err().contains("SIGTERM does not reach process").then_some(()))?;
+    std::fs::write(rig.path("go"), "")?;
+    let ended = running.wait()?.well()?;
+    ensure(ended.text() == "ready\ndone\n", ended.text())?;
+    nothing_is_left(&rig)
+}
+
 pub fn the_limit_changes_while_it_runs() -> Outcome {
     let rig = rig()?;
     let running = working(&rig, &[])?;
@@ -278,7 +302,7 @@ pub fn an_ordinary_users_agent_says_what_it_lacks() -> Outcome {
 pub fn another_pid_namespace_is_named() -> Outcome {
     let rig = rig()?;
     rig.stop("agent")?;
-    let mut apart = std::process::Command::new("unshare");
+    let mut apart = Command::new("unshare");
     apart.args(["--pid", "--fork", "--kill-child"]).arg(cxloe_lab::program("cn-agent")?);
     apart.args(rig.agent_arguments("agent", &["--wait", "sleep"]));
     let log = rig.path("apart.log");
