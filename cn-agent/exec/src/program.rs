@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access, getegid, geteuid};
@@ -108,10 +108,14 @@ pub fn examine_below(root: &Path, path: &Path) -> Result<(), ProgramError> {
     for _ in 0..=INTERPRETERS_MAX {
         let unusable = |source| ProgramError::Unusable { path: file.clone(), source };
         may_run(&file).map_err(unusable)?;
-        let mut open = File::open(&file).map_err(unusable)?;
+        // Without the flag, opening a named pipe waits until somebody writes to it.
+        let mut open =
+            File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&file).map_err(unusable)?;
         let about = open.metadata().map_err(unusable)?;
-        if about.is_dir() {
-            return Err(unusable(io::ErrorKind::IsADirectory.into()));
+        if !about.is_file() {
+            let kind =
+                if about.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::PermissionDenied };
+            return Err(unusable(kind.into()));
         }
         let mut head = Vec::with_capacity(LINE_MAX);
         open.by_ref().take(LINE_MAX as u64).read_to_end(&mut head).map_err(unusable)?;
@@ -203,7 +207,12 @@ fn linkage(head: &[u8], file: &mut (impl Read + Seek)) -> io::Result<Linkage> {
 mod tests {
     use std::io::Cursor;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
     use proptest::prelude::*;
 
     use super::*;
@@ -284,6 +293,17 @@ mod tests {
             std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o4755)).unwrap();
             assert!(matches!(examine(&other), Err(ProgramError::OtherRights(_))));
         }
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        mkfifo(&pipe, Mode::from_bits_truncate(0o755)).unwrap();
+        let (tell, examined) = mpsc::channel();
+        thread::spawn(move || tell.send(examine(&pipe)));
+        let found = examined.recv_timeout(Duration::from_secs(10)).expect("it is examined");
+        assert!(matches!(found, Err(ProgramError::Unusable { .. })), "{found:?}");
     }
 
     proptest! {
