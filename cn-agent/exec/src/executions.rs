@@ -215,6 +215,10 @@ pub(crate) fn filters(process: &str) -> Option<u32> {
 /// Whether an environment, a null-terminated array of addresses, names the library and the space. `None` if it cannot
 /// be read.
 fn names_library(memory: &File, array: u64) -> Option<bool> {
+    // The kernel takes the null address for an environment without variables.
+    if array == 0 {
+        return Some(false);
+    }
     let (mut library, mut space) = (false, false);
     for index in 0..VARIABLES_MAX {
         let mut word = [0; WORD as usize];
@@ -274,6 +278,7 @@ mod tests {
         assert_eq!(named(&[addresses[0], addresses[1], addresses[2], 0]), Some(true));
         assert_eq!(named(&[addresses[0], addresses[1], 0]), Some(false));
         assert_eq!(named(&[0]), Some(false));
+        assert_eq!(names_library(&memory, 0), Some(false), "no environment at all");
         assert_eq!(named(&[8, 0]), None, "nothing is mapped there");
         let long = vec![b'x'; 2 * TEXT_MAX];
         assert_eq!(text(&memory, long.as_ptr() as u64).map(|text| text.len()), Some(TEXT_MAX));
