@@ -176,7 +176,7 @@ mod tests {
     fn workers_divide_the_sets() {
         let layout = Layout::new(5, None, 0);
         assert_eq!(layout.of_worker(0, 1), layout);
-        assert_eq!(layout.of_worker(1, 2).parts(), [0; 0], "all sets are in one band");
+        assert!(layout.of_worker(1, 2).parts().is_empty(), "all sets are in one band");
         let layout = layout.in_bands();
         let parts: Vec<_> = (0..2).map(|worker| layout.of_worker(worker, 2).parts().to_vec()).collect();
         assert_eq!(parts, [vec![0, 2, 4], vec![1, 3]]);

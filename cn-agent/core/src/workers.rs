@@ -8,8 +8,8 @@
 //!   change of the node  -->  all workers
 //! ```
 //!
-//! Workers share nothing: each has an engine, sessions, a line cache, pagers and drains of its own. A memory node has
-//! sessions with the workers after the first only while it knows the first one's instance (`wire/PROTOCOL.md`, shards).
+//! Workers share nothing: each has an engine, sessions, a line cache, pagers and drains of its own. A memory node opens
+//! sessions with the workers after the first, which are shards, only after one with the first (`wire/PROTOCOL.md`).
 
 use core::ops::Range;
 
@@ -23,7 +23,7 @@ const NUMBERED: u64 = SHARDS_MAX as u64;
 /// Order to one worker, which follows from a change of this node's regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowOrder<'a> {
-    /// Apply the change.
+    /// Carry out the change at the worker's own engine.
     Apply(&'a AttachmentChange),
     /// Open sessions with the memory nodes of a region that another worker serves.
     OpenSessions(&'a Attachment),

@@ -15,7 +15,6 @@ use cxloe_wire::session::RequesterConfig;
 use cxloe_wire::time::Time;
 
 use crate::node_keys::key_of;
-use crate::planted_fault::PlantedFault;
 use crate::trace;
 
 /// Maximum number of memory nodes in a run with a manager.
@@ -53,7 +52,6 @@ pub(super) struct Managed {
     pub drained: Vec<u64>,
     /// Regions being moved or released: first address, and the time at which that began.
     pub moving: Vec<(u64, Time)>,
-    pub mistake: Option<PlantedFault>,
     quiet_mark: QuietMark,
     /// Number of the newest applied event such that all operations in flight at its application have ended.
     quiet: u64,
@@ -78,7 +76,6 @@ impl Managed {
             tickets: VecDeque::new(),
             drained: Vec::new(),
             moving: Vec::new(),
-            mistake: None,
             quiet_mark: QuietMark::default(),
             quiet: 0,
             told_event: 0,

@@ -131,7 +131,6 @@ impl Worker {
     /// Plants a fault in the way in which the worker treats its regions.
     pub fn plant(&mut self, mistake: PlantedFault) {
         self.program.mistake = Some(mistake);
-        self.program.managed.iter_mut().for_each(|managed| managed.mistake = Some(mistake));
         self.program.paged.iter_mut().for_each(|paged| paged.plant(mistake));
     }
 

@@ -42,6 +42,8 @@ pub struct DesiredRegion {
     pub on: Vec<Name>,
     /// Size in bytes of the part on each memory node.
     pub bytes: u64,
+    /// True for a region that the compute node needs for a worker after its first.
+    pub later: bool,
 }
 
 impl DesiredRegion {
@@ -146,6 +148,7 @@ impl Operator {
             None
         };
         let order = order.or_else(|| idle.filter(|_| !self.closing).and_then(|cn| self.repair(state, cn)));
+        let order = order.or_else(|| self.make_later(state));
         let order = order.or_else(|| {
             if self.left == 0 {
                 return None;
@@ -193,6 +196,16 @@ impl Operator {
             RegionState::Disabled => Some(Command::EnableRegion(name)),
             _ => None,
         }
+    }
+
+    /// Returns an order that makes a region for a worker after the first. An earlier region whose acknowledgement was lost
+    /// does not delay it: its compute node has a region already, so that nothing else would make this one.
+    fn make_later(&mut self, state: &FabricState) -> Option<Command> {
+        let missing = |wanted: &&DesiredRegion| {
+            wanted.later && !self.promised.contains(&wanted.name) && !state.regions.contains_key(&wanted.name)
+        };
+        let order = self.wanted.iter().find(missing).filter(|_| !self.closing)?.create();
+        (self.left == 0 || self.random.below(3) > 0).then_some(order)
     }
 
     /// Returns a random order that is valid in this state.

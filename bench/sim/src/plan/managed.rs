@@ -60,6 +60,7 @@ impl FabricPlan {
                 granularity: set.granularity,
                 on: set.parts.iter().map(|mn| memory_node::name(*mn)).collect(),
                 bytes: self.bytes,
+                later: worker > 0,
             };
             layout.sets().iter().zip(first..).map(wanted).collect::<Vec<_>>()
         };
