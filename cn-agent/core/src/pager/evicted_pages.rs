@@ -68,9 +68,12 @@ impl Pager {
     /// Keeps an evicted page in its buffer, for as long as there is room.
     pub(super) fn keep_evicted(&mut self, of: PageRef) {
         if self.kept.len() >= self.kept_entries_max() {
-            // Entries of pages that are not kept any more are removed first, so that the queue stays bounded.
+            self.kept.begin_pass();
+        }
+        if self.kept.has_pass() {
+            // Entries of pages that are not kept any more are removed, so that the queue stays bounded.
             let views = &self.views;
-            self.kept.retain(|of| {
+            self.kept.retain_some(|of| {
                 let view = views[usize::from(of.view.0)].as_ref();
                 view.is_some_and(|view| view.table.get(of.page).state() == PageState::Staged)
             });
@@ -79,7 +82,7 @@ impl Pager {
         self.trim_kept();
     }
 
-    /// Maximum number of entries in the queue of kept pages, including stale ones.
+    /// Number of entries in the queue of kept pages from which on stale ones are removed.
     pub(super) fn kept_entries_max(&self) -> usize {
         4 * self.reserve_pages() as usize + 64
     }

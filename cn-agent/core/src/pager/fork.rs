@@ -14,13 +14,7 @@ impl Pager {
     pub fn forked(&mut self, parent: ViewId, table: PageTable) -> Result<ViewId, PagerFull> {
         let child = self.add_view(table, false)?;
         self.counters.forks += 1;
-        let (evicts, expected) =
-            (self.options.evict, self.view(parent).map_or(0, |view| view.resident as usize));
-        if evicts {
-            // Now, while no page of the child is resident: entries of an earlier view with its number are stale.
-            self.clean_queues(expected);
-            self.order.expect_new(expected);
-        }
+        let evicts = self.options.evict;
         let views = &self.views;
         let (slots, order, counters) = (&mut self.slots, &mut self.order, &mut self.counters);
         let view = |view: ViewId| views.get(usize::from(view.0)).and_then(Option::as_ref);
@@ -53,6 +47,7 @@ impl Pager {
         }
         if evicts && resident > 0 {
             self.trim_kept();
+            self.clean_queues(resident as usize);
         }
         Ok(child)
     }

@@ -56,10 +56,12 @@ mod fault;
 mod fork;
 mod hint;
 mod install;
+mod last_entries;
 mod lines;
 pub mod memory;
 pub mod page_buffers;
 mod prefetch;
+mod queue;
 mod read_ahead;
 mod replacement;
 mod share;
@@ -91,6 +93,7 @@ pub use table::{Entries, PageTable};
 use copies::PageCopy;
 use hint::Hinted;
 use prefetch::{Prefetch, PrefetchOutcome};
+use queue::ChunkedQueue;
 pub use replacement::Heat;
 use replacement::{Candidate, ForgottenPage, PageHistory, PageRef, Replacement};
 use share::PageShare;
@@ -189,7 +192,7 @@ pub struct Pager {
     /// Dirty pages selected in this turn, about to be sent.
     victims: Vec<Candidate>,
     /// Evicted pages whose content is still in buffers, in order of eviction.
-    kept: VecDeque<PageRef>,
+    kept: ChunkedQueue<PageRef>,
     /// Advice of programs that is still to be applied.
     hints: VecDeque<Hinted>,
     /// Pages that will be read soon, as recorded by the compute node that had the region before.
@@ -237,7 +240,7 @@ impl Pager {
             copies: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             victims: Vec::with_capacity(evict::STEP_FOR_MANY),
-            kept: VecDeque::new(),
+            kept: ChunkedQueue::default(),
             hints: VecDeque::with_capacity(hint::HINTS_MAX),
             wanted_soon: VecDeque::new(),
             landing: vec![[0; PAGE_BYTES]; read_ahead::RUN].into_boxed_slice(),
@@ -253,7 +256,9 @@ impl Pager {
     pub fn reserve(&mut self) {
         self.buffers.reserve();
         self.order.reserve();
-        self.kept.reserve(self.kept_entries_max() + 1);
+        let kept = self.kept_entries_max();
+        // Each page that is added while stale entries are removed has a chunk examined.
+        self.kept.reserve(kept + kept / queue::CHUNK + 1);
     }
 
     /// Parameters with which the pager was created, and the present limit.
@@ -431,7 +436,8 @@ impl Pager {
         self.starved.retain(|fault| fault.mapping != mapping);
         // Removed from the list, because the number of the mapping may be reused soon.
         self.ended.retain(|other| *other != mapping);
-        for purpose in self.buffers.uses_mut() {
+        let chunks = self.buffers.chunks();
+        for purpose in self.buffers.uses_mut(0..chunks) {
             match purpose {
                 BufferUse::Fetch { mapping: of, .. } if *of == Some(mapping) => *of = None,
                 _ => {}
@@ -452,7 +458,8 @@ impl Pager {
             self.end_mapping(mapping);
         }
         let Some(view) = self.views.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
-        for purpose in self.buffers.uses_mut() {
+        let chunks = self.buffers.chunks();
+        for purpose in self.buffers.uses_mut(0..chunks) {
             match purpose {
                 BufferUse::Fetch { view: of, .. } | BufferUse::Write { view: of, .. } if *of == Some(id) => {
                     *of = None
@@ -493,6 +500,7 @@ impl Pager {
         }
         let wasted = { view }.prefetch.clear();
         self.counters.prefetch_wasted += u64::from(wasted);
+        self.order.end_view(id);
         self.to_drop.retain(|page| page.view != id);
         self.staged.retain(|page| page.view != id);
         self.awaited.retain(|page| page.view != id);
@@ -625,15 +633,19 @@ impl Pager {
         }
         self.order.add_resident(PageRef { view, page }, known, unasked);
         self.trim_kept();
-        self.clean_queues(0);
+        self.clean_queues(1);
     }
 
-    /// Removes stale entries of the queues if there are many, or would be with `more` entries.
+    /// Removes some stale entries of the queues, after `added` entries were added, if there are or were too many.
     #[inline]
-    fn clean_queues(&mut self, more: usize) {
-        if self.order.is_over_limit(more) {
-            let (views, resident) = (&self.views, self.resident as usize);
-            self.order.clean(resident, |page| {
+    fn clean_queues(&mut self, added: usize) {
+        if self.order.is_over_limit() {
+            self.order.begin_cleaning();
+        }
+        if self.order.is_cleaning() {
+            let views = &self.views;
+            // Twice as many as were added, so that the pass ends.
+            self.order.clean_some(2 * added, |page| {
                 views[usize::from(page.view.0)]
                     .as_ref()
                     .is_some_and(|v| v.table.get(page.page).state().is_resident())

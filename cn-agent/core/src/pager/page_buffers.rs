@@ -9,6 +9,7 @@ use super::replacement::Heat;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// A buffer's index, below 2^24 - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +66,10 @@ const CHUNK: usize = 256;
 #[derive(Debug)]
 pub struct PageBuffers {
     chunks: Vec<Box<[Page]>>,
-    uses: Vec<BufferUse>,
+    /// Purposes of the buffers of each chunk.
+    uses: Vec<Box<[BufferUse]>>,
+    /// Number of buffers that there are, the last of them in the last chunk.
+    count: usize,
     free: Vec<BufferId>,
     limit: u32,
     /// Number of buffers that keep evicted pages ([`BufferUse::Kept`]).
@@ -79,6 +83,7 @@ impl PageBuffers {
         PageBuffers {
             chunks: Vec::new(),
             uses: Vec::new(),
+            count: 0,
             free: Vec::new(),
             limit: limit.min(FRAMES_MAX),
             kept: 0,
@@ -93,7 +98,7 @@ impl PageBuffers {
 
     /// Allocates all memory up to the limit.
     pub fn reserve(&mut self) {
-        while self.uses.len() < self.limit as usize {
+        while self.count < self.limit as usize {
             self.grow();
         }
         // Every page is touched, so that the kernel provides its memory now.
@@ -104,21 +109,22 @@ impl PageBuffers {
     /// else those of a new chunk.
     #[cold]
     fn grow(&mut self) {
-        let first = self.uses.len();
+        let first = self.count;
         if first == self.chunks.len() * CHUNK {
             // The kernel provides zeroed memory on first touch.
             self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK].into_boxed_slice());
+            self.uses.push(vec![BufferUse::Free; CHUNK].into_boxed_slice());
         }
         let end = (self.chunks.len() * CHUNK).min(self.limit as usize).max(first);
-        self.uses.resize(end, BufferUse::Free);
-        self.free.reserve(self.uses.len());
+        self.count = end;
+        self.free.reserve(end);
         self.free.extend((first as u32..end as u32).rev().map(BufferId));
     }
 
     /// Number of buffers taken and not freed yet.
     #[inline]
     pub fn used(&self) -> usize {
-        self.uses.len() - self.free.len()
+        self.count - self.free.len()
     }
 
     /// Number of page buffers that can still be taken.
@@ -151,14 +157,15 @@ impl PageBuffers {
 
     #[inline]
     pub fn purpose(&self, buffer: BufferId) -> BufferUse {
-        self.uses[buffer.0 as usize]
+        self.uses[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK]
     }
 
     #[inline]
     pub(crate) fn set_purpose(&mut self, buffer: BufferId, purpose: BufferUse) {
         let is_kept = |purpose: &BufferUse| usize::from(matches!(purpose, BufferUse::Kept { .. }));
         let is_write = |purpose: &BufferUse| usize::from(matches!(purpose, BufferUse::Write { .. }));
-        let before = core::mem::replace(&mut self.uses[buffer.0 as usize], purpose);
+        let place = &mut self.uses[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK];
+        let before = core::mem::replace(place, purpose);
         self.kept = self.kept + is_kept(&purpose) - is_kept(&before);
         self.writing = self.writing + is_write(&purpose) - is_write(&before);
     }
@@ -177,12 +184,17 @@ impl PageBuffers {
 
     /// All buffers, in use or not.
     pub(crate) fn ids(&self) -> impl Iterator<Item = BufferId> + use<> {
-        (0..self.uses.len() as u32).map(BufferId)
+        (0..self.count as u32).map(BufferId)
     }
 
-    /// Purposes of all buffers, for changes of their fields but not of their variants.
-    pub(crate) fn uses_mut(&mut self) -> impl Iterator<Item = &mut BufferUse> {
-        self.uses.iter_mut()
+    /// Number of chunks of buffers.
+    pub(crate) fn chunks(&self) -> usize {
+        self.uses.len()
+    }
+
+    /// Purposes of all buffers of some chunks, for changes of their fields but not of their variants.
+    pub(crate) fn uses_mut(&mut self, chunks: Range<usize>) -> impl Iterator<Item = &mut BufferUse> {
+        self.uses[chunks].iter_mut().flat_map(|uses| uses.iter_mut())
     }
 
     /// Content of a buffer; page data only once a fetch has ended.

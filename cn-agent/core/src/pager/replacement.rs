@@ -25,12 +25,14 @@
 //! * **Lives.** Each such return makes a page hotter, and eviction passes over it more often: once, three times,
 //!   seven times. So the most frequently used pages are hardly ever sampled.
 //!
-//! Queues hold page numbers and are never searched: an entry of a page that is no longer resident is skipped.
+//! Queues hold page numbers and are never searched: an entry of a page that is no longer resident, or that has a later
+//! entry, is passed over. Such stale entries are removed in passes, a little of each with every page that is added.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::last_entries::{EntryMark, LastEntries};
 use super::memory::ViewId;
+use super::queue::{CHUNK, ChunkedQueue};
 
 /// Divisor of the limit of resident pages that gives the young queue's maximum size. However small the limit
 /// of resident pages, the maximum size is at least `YOUNG_MIN` pages or one part in [`YOUNG_SHARE_MAX`],
@@ -106,6 +108,15 @@ pub struct Candidate {
     /// Whether the reader for which the page was read ahead has passed it.
     pub passed: bool,
     lives: u8,
+    mark: EntryMark,
+}
+
+/// A page that is to be evicted before others.
+#[derive(Clone, Copy, Debug)]
+struct AdvisedPage {
+    page: PageRef,
+    /// Generation of the page's view when the entry was made.
+    generation: u8,
 }
 
 /// Effect of an eviction on the set of remembered pages.
@@ -119,20 +130,29 @@ pub enum ForgottenPage {
 /// The queues of resident pages, and the pages remembered after eviction.
 #[derive(Debug, Default)]
 pub struct Replacement {
-    young: VecDeque<Candidate>,
-    proven: VecDeque<Candidate>,
-    recent: VecDeque<PageRef>,
+    young: ChunkedQueue<Candidate>,
+    proven: ChunkedQueue<Candidate>,
+    recent: ChunkedQueue<PageRef>,
     /// Pages to evict first because their programs have advised so: `out` for pages not needed for long, and after it
     /// `cold` for pages not needed soon.
-    out: VecDeque<PageRef>,
-    cold: VecDeque<PageRef>,
+    out: ChunkedQueue<AdvisedPage>,
+    cold: ChunkedQueue<AdvisedPage>,
     /// Pages to evict next, because their readers have passed them.
-    passed: VecDeque<PageRef>,
+    passed: ChunkedQueue<AdvisedPage>,
     limit: u32,
     /// Size of the young queue above which young pages are evicted before proven ones.
     share: u32,
     /// Number of entries left when stale entries were last removed.
     cleaned: usize,
+    /// By number of a view: which entries of its pages count.
+    last: Vec<LastEntries>,
+}
+
+/// Whether an entry is the last one of its page.
+#[inline]
+fn is_last(last: &[LastEntries], entry: &Candidate) -> bool {
+    let PageRef { view, page } = entry.page;
+    last.get(usize::from(view.0)).is_some_and(|last| last.is_last(page, entry.mark))
 }
 
 impl Replacement {
@@ -160,18 +180,32 @@ impl Replacement {
     }
 
     pub fn reserve(&mut self) {
-        let most = self.limit as usize * 2 + 2 * ENTRIES_SPARE;
+        let limit = self.limit as usize;
+        // Each page that is added while stale entries are removed has a chunk examined.
+        let most = limit * 2 + limit * 2 / CHUNK + 2 * ENTRIES_SPARE;
         self.young.reserve(most);
         self.proven.reserve(most);
-        self.recent.reserve(most);
-        self.out.reserve(self.limit as usize);
-        self.cold.reserve(self.limit as usize);
-        self.passed.reserve(self.limit as usize);
+        self.recent.reserve(limit / 2 + 2);
+        self.out.reserve(limit);
+        self.cold.reserve(limit);
+        self.passed.reserve(limit);
     }
 
-    /// Provides for `count` further pages without history.
-    pub fn expect_new(&mut self, count: usize) {
-        self.young.reserve(count);
+    fn last_of(&mut self, view: ViewId) -> &mut LastEntries {
+        let at = usize::from(view.0);
+        if self.last.len() <= at {
+            self.last.resize_with(at + 1, LastEntries::default);
+        }
+        &mut self.last[at]
+    }
+
+    fn generation(&self, view: ViewId) -> u8 {
+        self.last.get(usize::from(view.0)).map_or(0, LastEntries::generation)
+    }
+
+    /// Makes all entries of a view stale, because the view has ended and another one may get its number.
+    pub fn end_view(&mut self, view: ViewId) {
+        self.last_of(view).end();
     }
 
     /// Adds a page on which a thread has faulted.
@@ -194,7 +228,8 @@ impl Replacement {
             _ => {}
         }
         let ahead = known == PageHistory::Ahead;
-        let candidate = Candidate { page, heat, ahead, unasked, passed: false, lives: heat.spared_turns() };
+        let (passed, lives, mark) = (false, heat.spared_turns(), self.last_of(page.view).renew(page.page));
+        let candidate = Candidate { page, heat, ahead, unasked, passed, lives, mark };
         let is_young = ahead || known == PageHistory::New;
         if is_young { &mut self.young } else { &mut self.proven }.push_back(candidate);
     }
@@ -202,16 +237,18 @@ impl Replacement {
     /// Applies a program's advice that a page is not needed soon or, if `out`, not needed for long. Advice beyond the
     /// limit is ignored.
     pub fn advise_cold(&mut self, page: PageRef, out: bool) {
+        let generation = self.generation(page.view);
         let queue = if out { &mut self.out } else { &mut self.cold };
         if queue.len() < self.limit as usize {
-            queue.push_back(page);
+            queue.push_back(AdvisedPage { page, generation });
         }
     }
 
     /// Has a page evicted next, because its reader has passed it. Pages beyond the limit are ignored.
     pub fn advise_passed(&mut self, page: PageRef) {
         if self.passed.len() < self.limit as usize {
-            self.passed.push_back(page);
+            let generation = self.generation(page.view);
+            self.passed.push_back(AdvisedPage { page, generation });
         }
     }
 
@@ -223,24 +260,27 @@ impl Replacement {
 
     /// Removes the next page to evict from its queue and returns it. The caller checks whether the page is
     /// still resident, and calls again if not. Returns `None` if there is none, or if many frequently used
-    /// pages were passed over.
+    /// pages, or stale entries, were passed over.
     #[inline]
     pub fn next(&mut self) -> Option<Candidate> {
-        let advised = self.out.pop_front().or_else(|| self.cold.pop_front());
-        let passed = advised.is_none();
-        if let Some(page) = advised.or_else(|| self.passed.pop_front()) {
-            let heat = Heat::default();
-            return Some(Candidate { page, heat, ahead: false, unasked: false, passed, lives: 0 });
-        }
-        if (self.young.len() > self.share as usize || self.proven.is_empty())
-            && let Some(young) = self.young.pop_front()
-        {
-            return Some(Candidate { heat: Heat { proven: false, ..young.heat }, ..young });
-        }
         for _ in 0..PASSES_MAX {
-            let candidate = self.proven.pop_front()?;
-            if candidate.lives == 0 {
-                return Some(Candidate { heat: Heat { proven: true, ..candidate.heat }, ..candidate });
+            let advised = self.out.pop_front().or_else(|| self.cold.pop_front());
+            let passed = advised.is_none();
+            if let Some(AdvisedPage { page, generation }) = advised.or_else(|| self.passed.pop_front()) {
+                if generation != self.generation(page.view) {
+                    continue;
+                }
+                let (heat, mark) = (Heat::default(), EntryMark::default());
+                return Some(Candidate { page, heat, ahead: false, unasked: false, passed, lives: 0, mark });
+            }
+            let is_young =
+                !self.young.is_empty() && (self.young.len() > self.share as usize || self.proven.is_empty());
+            let candidate = if is_young { self.young.pop_front()? } else { self.proven.pop_front()? };
+            if !is_last(&self.last, &candidate) {
+                continue;
+            }
+            if is_young || candidate.lives == 0 {
+                return Some(Candidate { heat: Heat { proven: !is_young, ..candidate.heat }, ..candidate });
             }
             self.proven.push_back(Candidate { lives: candidate.lives - 1, ..candidate });
         }
@@ -251,14 +291,25 @@ impl Replacement {
     /// evicts no other page.
     #[inline]
     pub fn next_ahead(&mut self) -> Option<Candidate> {
-        if self.young.front()?.ahead { self.young.pop_front() } else { None }
+        for _ in 0..PASSES_MAX {
+            let counts = is_last(&self.last, self.young.front()?);
+            if counts && !self.young.front()?.ahead {
+                return None;
+            }
+            let first = self.young.pop_front();
+            if counts {
+                return first;
+            }
+        }
+        None
     }
 
     /// Puts a page that cannot be evicted now at the end of the proven queue.
     #[inline]
     pub fn requeue_spared(&mut self, page: PageRef, heat: Heat) {
-        let (ahead, unasked, passed) = (false, false, false);
-        self.proven.push_back(Candidate { page, heat, ahead, unasked, passed, lives: 0 });
+        let (ahead, unasked, passed, lives) = (false, false, false, 0);
+        let mark = self.last_of(page.view).renew(page.page);
+        self.proven.push_back(Candidate { page, heat, ahead, unasked, passed, lives, mark });
     }
 
     /// Remembers an evicted page. If too many pages are remembered, the oldest one is forgotten and returned.
@@ -282,50 +333,50 @@ impl Replacement {
         self.proven.iter().rev().chain(self.young.iter().rev()).map(|candidate| candidate.page)
     }
 
-    /// Whether enough entries were added since stale ones were last removed, with `more` about to be added. After a fork
-    /// more pages than the limit have valid entries: the condition ensures that each pass examines no more entries than
-    /// were added before it.
+    /// Whether enough entries were added since stale ones were last removed. After a fork more pages than the limit
+    /// have valid entries: the condition ensures that each pass examines no more entries than were added before it.
     #[inline]
-    pub fn is_over_limit(&self, more: usize) -> bool {
-        self.entries() + more > 2 * self.cleaned.max(self.limit as usize) + ENTRIES_SPARE
+    pub fn is_over_limit(&self) -> bool {
+        self.entries() > 2 * self.cleaned.max(self.limit as usize) + ENTRIES_SPARE
     }
 
-    /// Removes stale entries, those for which `is_here` is false. `resident` is the number of pages for which it is true.
-    pub fn clean(&mut self, resident: usize, mut is_here: impl FnMut(PageRef) -> bool) {
-        self.young.retain(|candidate| is_here(candidate.page));
-        self.proven.retain(|candidate| is_here(candidate.page));
-        if self.young.len() + self.proven.len() > 2 * resident + ENTRIES_SPARE {
-            self.keep_last_entries();
+    /// Whether a pass that removes stale entries is under way.
+    #[inline]
+    pub fn is_cleaning(&self) -> bool {
+        self.young.has_pass() || self.proven.has_pass()
+    }
+
+    /// Begins a pass that removes stale entries; [`clean_some`](Self::clean_some) continues it.
+    pub fn begin_cleaning(&mut self) {
+        self.young.begin_pass();
+        self.proven.begin_pass();
+    }
+
+    /// Continues the pass, if one is under way, with at least `looks` entries: removes those that are not the last ones
+    /// of their pages, and those for which `is_here` is false.
+    pub fn clean_some(&mut self, looks: usize, mut is_here: impl FnMut(PageRef) -> bool) {
+        if !self.is_cleaning() {
+            return;
         }
-        self.cleaned = self.entries();
-    }
-
-    /// Removes all but the last entry of each page. A page that a program discards and touches again is resident with
-    /// each of its entries.
-    #[cold]
-    fn keep_last_entries(&mut self) {
-        let entries = self.young.iter().chain(&self.proven).map(|candidate| candidate.page);
-        let mut entries: Vec<(PageRef, usize)> = entries.zip(0..).collect();
-        entries.sort_unstable_by_key(|(page, at)| (page.view, page.page, *at));
-        let repeated = entries.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        let mut repeated: Vec<usize> = repeated.map(|pair| pair[0].1).collect();
-        repeated.sort_unstable();
-        let (mut repeated, mut at) = (repeated.into_iter().peekable(), 0);
-        let mut is_last = |_: &Candidate| {
-            at += 1;
-            repeated.next_if_eq(&(at - 1)).is_none()
-        };
-        self.young.retain(&mut is_last);
-        self.proven.retain(&mut is_last);
+        let Replacement { young, proven, last, .. } = self;
+        let mut stays = |entry: &Candidate| is_last(last, entry) && is_here(entry.page);
+        let mut examined = 0;
+        while examined < looks && (young.has_pass() || proven.has_pass()) {
+            let queue = if young.has_pass() { &mut *young } else { &mut *proven };
+            examined += queue.retain_some(&mut stays);
+        }
+        if !self.is_cleaning() {
+            self.cleaned = self.entries();
+        }
     }
 }
 
-/// Maximum number of frequently used pages that one call passes over.
+/// Maximum number of frequently used pages, and of stale entries, that one call passes over.
 const PASSES_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{HashMap, HashSet};
+    use std::collections::{HashMap, HashSet, VecDeque};
 
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
@@ -495,21 +546,60 @@ mod tests {
     /// Tests that an added page does not cause all entries to be examined, although after forks more pages
     /// have entries than may be resident.
     #[test]
-    fn stale_entries_are_looked_for_seldom() {
-        let (mut order, mut looks) = (Replacement::new(100), 0_u32);
+    fn stale_entries_are_looked_for_seldom_and_a_few_at_a_time() {
+        let (mut order, mut looks) = (Replacement::new(100), 0_usize);
         for page in 0..20_000 {
             order.record_resident(PageRef { view: ViewId(0), page }, PageHistory::New);
-            if order.is_over_limit(0) {
-                order.clean(20_000, |_| {
-                    looks += 1;
-                    true
-                });
+            if order.is_over_limit() {
+                order.begin_cleaning();
             }
+            let before = looks;
+            order.clean_some(1, |_| {
+                looks += 1;
+                true
+            });
+            assert!(looks - before <= CHUNK, "{} looks at once", looks - before);
         }
-        assert!(looks < 2 * 20_000, "{looks} looks");
+        assert!((20_000..2 * 20_000).contains(&looks), "{looks} looks");
         // The pages have been evicted, so the next pass removes their entries.
-        order.clean(0, |_| false);
-        assert_eq!(order.entries(), 0);
+        order.begin_cleaning();
+        order.clean_some(usize::MAX, |_| false);
+        assert_eq!((order.entries(), order.is_cleaning()), (0, false));
+    }
+
+    /// A view with the number of an ended one has the same pages in memory.
+    #[test]
+    fn entries_of_an_ended_view_are_not_those_of_the_next_with_its_number() {
+        let mut order = Replacement::new(16);
+        let of = |view, page| PageRef { view: ViewId(view), page };
+        let resident = |order: &mut Replacement, view| {
+            (0..8).for_each(|page| order.record_resident(of(view, page), PageHistory::New));
+        };
+        resident(&mut order, 3);
+        resident(&mut order, 4);
+        [false, true].into_iter().for_each(|out| order.advise_cold(of(3, 7), out));
+        order.advise_passed(of(3, 6));
+        order.end_view(ViewId(3));
+        resident(&mut order, 3);
+        order.requeue_spared(of(3, 0), Heat::default());
+        order.begin_cleaning();
+        order.clean_some(usize::MAX, |_| true);
+        // Page 0 has its last entry in the other queue; advice is passed over when it is due.
+        assert_eq!(order.entries(), 8 + 8 + 3);
+        let mut next: Vec<PageRef> = std::iter::from_fn(|| order.next()).map(|next| next.page).collect();
+        assert_eq!(next[0], of(4, 0), "advice for the former view does not count");
+        next.sort_unstable_by_key(|of| (of.view, of.page));
+        let expected: Vec<PageRef> =
+            [3, 4].into_iter().flat_map(|view| (0..8).map(move |page| of(view, page))).collect();
+        assert_eq!(next, expected, "each page once");
+        // An ended view's pages that were read ahead are none of the next one's.
+        order.add_resident(of(3, 1), PageHistory::Ahead, true);
+        order.add_resident(of(4, 1), PageHistory::Ahead, true);
+        order.end_view(ViewId(3));
+        assert_eq!(order.next_ahead().map(|next| next.page), Some(of(4, 1)));
+        resident(&mut order, 3);
+        order.end_view(ViewId(3));
+        assert_eq!((order.next(), order.entries()), (None, 0), "they are passed over");
     }
 
     #[test]
@@ -520,19 +610,26 @@ mod tests {
             let known = [PageHistory::New, PageHistory::Remembered { proven: false }][time as usize % 2];
             order.record_resident(page(3), known);
             order.record_resident(page(time % 10), PageHistory::New);
-            if order.is_over_limit(0) {
-                order.clean(10, |_| true);
+            if order.is_over_limit() {
+                order.begin_cleaning();
+                order.clean_some(usize::MAX, |_| true);
                 assert_eq!(order.entries(), 10, "{time}");
             }
             assert!(order.entries() <= 2 * 100 + ENTRIES_SPARE + 2, "{time}");
         }
-        // The last entries stay, in their order.
-        let mut order = Replacement::new(100);
-        for number in (0..10).chain([3; 50]).chain(5..8) {
-            order.record_resident(page(number), PageHistory::New);
+        // The last entries count, in their order, and stay in a pass.
+        for cleans in [false, true] {
+            let mut order = Replacement::new(100);
+            for number in (0..10).chain([3; 50]).chain(5..8) {
+                order.record_resident(page(number), PageHistory::New);
+            }
+            if cleans {
+                order.begin_cleaning();
+                order.clean_some(usize::MAX, |_| true);
+                assert_eq!(order.entries(), 10);
+            }
+            let left: Vec<u32> = std::iter::from_fn(|| order.next()).map(|next| next.page.page).collect();
+            assert_eq!(left, [0, 1, 2, 4, 8, 9, 3, 5, 6, 7]);
         }
-        order.clean(10, |_| true);
-        let left: Vec<u32> = std::iter::from_fn(|| order.next()).map(|next| next.page.page).collect();
-        assert_eq!(left, [0, 1, 2, 4, 8, 9, 3, 5, 6, 7]);
     }
 }

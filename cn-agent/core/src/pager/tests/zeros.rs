@@ -118,3 +118,16 @@ fn a_page_discarded_on_its_way_is_not_written_back_before_its_zeros_are() {
     assert_eq!(end_write(&mut rig, Ok(())), 7);
     assert!(clean(&mut rig));
 }
+
+/// Many programs discard memory that they have freed, and soon use it again.
+#[test]
+fn a_page_that_is_discarded_and_touched_again_and_again_does_not_fill_the_queues() {
+    let mut rig = Rig::new();
+    rig.touch(0..8, false);
+    for time in 0..10_000 {
+        rig.touch(7..8, true);
+        rig.kernel.pages.remove(&7);
+        rig.pager.discarded(VIEW, 7..8);
+        assert!(rig.pager.order.entries() <= 3 * LIMIT as usize, "{time}");
+    }
+}
