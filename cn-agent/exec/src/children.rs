@@ -32,8 +32,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 struct UnjoinedChild {
     child: ForkedChild,
     uffd: Uffd,
-    /// Whether the agent has registered the child. The agent sends the child's userfaultfd here before it registers the
-    /// child, since the agent may be killed between the two steps.
+    /// Whether the agent has registered the child. The agent sends the child's userfaultfd here before it copies the
+    /// table of the parent's pages and registers the child, since the agent may be killed meanwhile.
     entered: bool,
 }
 

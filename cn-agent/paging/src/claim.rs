@@ -32,7 +32,7 @@ impl Space {
     /// Whether the space has neither an owner nor a member (a process that maps it). A process that may still rejoin
     /// after the end of the former agent counts as a member.
     pub(super) fn is_idle(&self) -> bool {
-        self.owners == 0 && self.memory.mappings().iter().next().is_none() && self.takeover.is_none()
+        self.owners == 0 && self.processes() == 0 && self.takeover.is_none()
     }
 }
 

@@ -219,7 +219,7 @@ impl Spaces {
     /// Checks that `user` may have `more` processes whose memory is paged. A forked child counts from the fork on.
     pub(crate) fn check_processes(&self, user: Option<u32>, more: u64) -> Result<(), ShareReached> {
         let its = self.list.0.iter().flatten().filter(|space| space.options().user == user);
-        let had: usize = its.map(|space| space.memory.mappings().iter().count()).sum();
+        let had: usize = its.map(|space| space.processes()).sum();
         check(SharedResource::Processes, user, self.shares.processes as u64, had as u64, more)
     }
 

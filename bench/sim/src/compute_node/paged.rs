@@ -62,6 +62,8 @@ pub(super) struct Paged {
     pager: Pager,
     transfers: Transfers,
     tables: Vec<(ViewId, PageTableWords)>,
+    /// Forked children whose tables are not complete yet.
+    children: Vec<PendingChild>,
     ended: Vec<FinishedTransfer>,
     /// First HPA at which the region is attached; `None` until it is attached.
     pub hpa: Option<u64>,
@@ -73,6 +75,14 @@ pub(super) struct Paged {
     died: bool,
     /// First violation found, until [`Paged::broken`] takes it.
     broken: Option<String>,
+}
+
+/// A forked child whose table is being copied. A successor of the agent does not know it.
+struct PendingChild {
+    /// Number of the process in the kernel.
+    process: usize,
+    view: ViewId,
+    table: PageTableWords,
 }
 
 struct PagerBuffers<'a>(&'a mut Pager);
@@ -94,8 +104,13 @@ fn slots(kind: MemorySharing, fresh: bool) -> Slots {
     }
 }
 
-fn options(limit: u32) -> PagerOptions {
-    PagerOptions { pages: PAGES, limit, prefetch: true, evict: true }
+/// A pager without views, for a region that was never written if `fresh`. It goes through whole tables in a number of
+/// steps that differs between runs.
+fn pager(plan: &PagingPlan, fresh: bool) -> Pager {
+    let options = PagerOptions { pages: PAGES, limit: plan.limit, prefetch: true, evict: true };
+    let mut pager = Pager::new(options, slots(plan.kind, fresh));
+    pager.set_walk_step(1 + (plan.steps % u64::from(PAGES)) as u32);
+    pager
 }
 
 impl Paged {
@@ -108,7 +123,7 @@ impl Paged {
         let wanted = plan.kind == MemorySharing::Shared && savings.below(2) == 0;
         let mut kernel = Kernel::new(random, plan.kind, PAGES);
         (kernel.forks_left, kernel.scanning, kernel.mistake) = (plan.forks, plan.scanning, mistake);
-        let mut pager = Pager::new(options(plan.limit), slots(plan.kind, !plan.filled));
+        let mut pager = pager(&plan, !plan.filled);
         let first = table();
         let view = pager.add_view(PageTable::new(Arc::clone(&first)), true).expect("the first");
         let processes = if plan.kind == MemorySharing::Shared { 3 } else { 1 };
@@ -122,6 +137,7 @@ impl Paged {
             pager,
             transfers: Transfers::new(0),
             tables: vec![(view, first)],
+            children: Vec::new(),
             ended: Vec::new(),
             hpa: None,
             steps: plan.steps,
@@ -269,12 +285,23 @@ impl Paged {
 
     /// Makes one step of the agent, which handles an event of the kernel or continues with its own work.
     fn agent(&mut self) {
+        let walks = self.pager.is_walking();
         if self.kernel.below(10) < 5
             && let Some(event) = self.kernel.next_event()
         {
-            return self.handle(event);
+            match event {
+                // A discard is answered, and the page removed, once the pager has handled it.
+                KernelEvent::Userfault(process, event @ Event::Discard { .. }) if walks => {
+                    self.kernel.put_back(process, event);
+                }
+                event => return self.handle(event),
+            }
+        }
+        if walks {
+            self.kernel.meanwhile();
         }
         self.with_io(|pager, io| pager.turn(io));
+        self.admit_children();
         while let Some(mapping) = self.pager.take_ended() {
             let view = self.pager.view_of(mapping);
             self.pager.end_mapping(mapping);
@@ -299,6 +326,19 @@ impl Paged {
     fn end_view(&mut self, view: ViewId) {
         self.pager.end_view(view);
         self.tables.retain(|(of, _)| *of != view);
+        self.children.retain(|child| child.view != view);
+    }
+
+    /// Serves the forked children whose tables are complete from now on.
+    fn admit_children(&mut self) {
+        let (pending, complete) = std::mem::take(&mut self.children)
+            .into_iter()
+            .partition::<Vec<_>, _>(|child| self.pager.is_copying(child.view));
+        self.children = pending;
+        for PendingChild { process, view, table } in complete {
+            self.kernel.processes[process].served = true;
+            self.tables.push((view, table));
+        }
     }
 
     fn handle(&mut self, event: KernelEvent) {
@@ -325,10 +365,11 @@ impl Paged {
                 let room = table();
                 let view = self.pager.forked(view, PageTable::new(Arc::clone(&room))).ok();
                 let numbers = view.map(|view| {
-                    self.tables.push((view, room));
+                    self.children.push(PendingChild { process: child, view, table: room });
                     (self.pager.add_mapping(view).expect("one of few"), view)
                 });
                 self.kernel.forked(process, child, numbers);
+                self.admit_children();
             }
         }
     }
@@ -355,8 +396,9 @@ impl Paged {
         // helper, or by an error of the kernel.
         let processes = &self.kernel.processes;
         let ended = |view| !processes.iter().any(|p| p.view == view && p.alive);
-        let views: Vec<ViewId> =
-            self.tables.iter().map(|(view, _)| *view).filter(|view| ended(*view)).collect();
+        let pending = self.children.iter().map(|child| child.view);
+        let known = self.tables.iter().map(|(view, _)| *view).chain(pending);
+        let views: Vec<ViewId> = known.filter(|view| ended(*view)).collect();
         for view in views {
             if self.kernel.chance(20) {
                 self.end_view(view);
@@ -383,12 +425,16 @@ impl Paged {
         self.retire(figures);
         figures.successions += 1;
         self.died = false;
+        // The supervisor ends the children of which the successor has no complete table.
+        for child in std::mem::take(&mut self.children) {
+            self.kernel.exit(child.process);
+        }
         self.kernel.agent_dies();
         self.ended.clear();
         self.saving.from = None;
         self.transfers = Transfers::new(0);
         let kind = self.plan.kind;
-        self.pager = Pager::new(options(self.plan.limit), slots(kind, false));
+        self.pager = pager(&self.plan, false);
         self.pager.expect_more();
         // The new agent numbers its views (the pager's page tables) from the beginning. A number from the dead agent
         // must not be mistaken for one of the new agent, so the old numbers are moved to `before`.
@@ -454,9 +500,10 @@ impl Paged {
             Finish::Settle(_) if at_rest => self.finish = Finish::Clean,
             Finish::Settle(_) => {}
             Finish::Clean => {
-                let view = self.tables[0].0;
-                let clean = self.plan.kind == MemorySharing::Private
-                    || self.with_io(|pager, io| pager.clean_all(view, io));
+                let clean = self.plan.kind == MemorySharing::Private || {
+                    let view = self.tables[0].0;
+                    self.with_io(|pager, io| pager.clean_all(view, io))
+                };
                 if clean {
                     self.finish = Finish::Done;
                 }

@@ -79,6 +79,8 @@ pub struct Process {
     orders: VecDeque<Vec<Range<u32>>>,
     pub alive: bool,
     pub joined: bool,
+    /// Whether the agent reads the process's events. It does not before it has a complete table of a forked child.
+    pub served: bool,
     /// Number that the previous agent gave to the process's view (its table of pages).
     pub before: ViewId,
 }
@@ -191,6 +193,7 @@ impl Kernel {
             orders: VecDeque::new(),
             alive: true,
             joined: true,
+            served: true,
             before: view,
         });
         let process = self.processes.len() - 1;
@@ -233,7 +236,7 @@ impl Kernel {
     }
 
     /// Runs threads and helpers for a few steps. The agent may die in this call.
-    fn meanwhile(&mut self) {
+    pub fn meanwhile(&mut self) {
         for _ in 0..self.below(4) {
             self.step();
         }
@@ -318,15 +321,22 @@ impl Kernel {
         let count = self.processes.len();
         let from = self.below(count as u64) as usize;
         for process in (0..count).map(|i| (from + i) % count) {
-            if let Some(event) = self.processes[process].events.pop_front() {
+            if self.processes[process].served
+                && let Some(event) = self.processes[process].events.pop_front()
+            {
                 return Some(KernelEvent::Userfault(process, event));
             }
         }
         None
     }
 
+    /// Puts back an event that the agent cannot handle yet.
+    pub fn put_back(&mut self, process: usize, event: Event) {
+        self.processes[process].events.push_front(event);
+    }
+
     /// Ends the wait of the forking thread after the agent has read the fork event. If the agent has assigned the child
-    /// a mapping and a view (`numbers`), the child runs from then on.
+    /// a mapping and a view (`numbers`), the child runs from then on. It is served when the agent says so.
     pub fn forked(&mut self, parent: usize, child: usize, numbers: Option<(MappingId, ViewId)>) {
         self.processes[parent].changing = false;
         for thread in &mut self.threads {
@@ -336,7 +346,7 @@ impl Kernel {
         }
         if let Some((mapping, view)) = numbers {
             let child = &mut self.processes[child];
-            (child.mapping, child.view, child.alive) = (mapping, view, true);
+            (child.mapping, child.view, child.alive, child.served) = (mapping, view, true, false);
         }
     }
 

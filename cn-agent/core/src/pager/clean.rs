@@ -1,6 +1,7 @@
 //! Write-back of a page in steps: the page is write-protected, copied, compared with its twin (its content at the
 //! memory node), sent, and acknowledged.
 
+use super::fault::Wait;
 use super::page_buffers::BufferUse;
 use super::*;
 
@@ -114,6 +115,10 @@ impl Pager {
 
     /// Handles the end of a page's write to its slot.
     pub fn written(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
+        if self.is_walking() {
+            self.walks.held.push_back(HeldInput::Written(buffer, outcome));
+            return;
+        }
         let BufferUse::Write { view, page, slot, old, heat } = self.buffers.purpose(buffer) else { return };
         self.held_back = false;
         let slot = Some(slot).filter(|slot| *slot != NO_SLOT);
@@ -189,7 +194,7 @@ impl Pager {
                 Err(MemoryError::Gone) => self.mapping_ended(mapping),
                 Err(_) => {
                     let access = Access::Protected;
-                    self.waiting.push_back(Fault { mapping, page, access, write: true });
+                    self.keep_fault(Fault { mapping, page, access, write: true }, Wait::Turn);
                 }
             }
         }
@@ -214,6 +219,9 @@ impl Pager {
     /// the memory node.
     pub fn clean_from(&mut self, view: ViewId, from: u32, zeros: bool, io: &mut Io<'_>) -> Option<u32> {
         let pages = self.view(view).map(|view| view.table.len())?;
+        if self.is_walking() {
+            return Some(from);
+        }
         let own = self.slots.is_own();
         // Discarded pages read as zeros here; the memory node still holds their old content.
         let zeros_due = zeros && own && !self.slots.is_fresh();

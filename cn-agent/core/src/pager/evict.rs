@@ -25,17 +25,25 @@ impl Pager {
         (self.options.limit / 16).max(4)
     }
 
-    /// Does background work: retries faults that found no room, evicts pages, and installs pages fetched ahead. Call
-    /// this after events have been read and their requests have been sent. Returns the amount of work; 0 means that
-    /// only completions and events bring more work.
+    /// Does background work: retries faults that found no room, evicts pages, and installs pages fetched ahead. During
+    /// a [walk](Self::is_walking), does a step of it. Call this after events have been read and their requests have
+    /// been sent. Returns the amount of work; 0 means that only completions and events bring more work.
     pub fn turn(&mut self, io: &mut Io<'_>) -> usize {
+        let mut work = 0;
+        if self.is_walking() {
+            work += self.walk();
+            if self.is_walking() {
+                return work;
+            }
+        }
+        work += self.take_held(io);
         // While a page is in flight, the turn has time for evictions or for preparing memory, not for both.
         if self.surplus() == 0 && self.to_drop.is_empty() {
             self.make_ready(io);
         } else {
             self.awaited.clear();
         }
-        let mut work = self.place_arrived(io);
+        work += self.place_arrived(io);
         work += self.follow_hints(io);
         self.worth = if io.memory.drops_by_order() {
             (self.reserve_pages() / ORDER_SHARE).clamp(1, ORDER_MAX)
@@ -61,6 +69,8 @@ impl Pager {
             || !self.arrived.is_empty()
             || !self.hints.is_empty()
             || !self.wanted_soon.is_empty()
+            || self.is_walking()
+            || !self.walks.held.is_empty()
             || self.surplus() > 0
     }
 
@@ -344,6 +354,10 @@ impl Pager {
 
     /// Handles the report that pages have been removed, as ordered.
     pub fn dropped(&mut self, view: ViewId, pages: Range<u32>, io: &mut Io<'_>) {
+        if self.is_walking() {
+            self.walks.held.push_back(HeldInput::Dropped(view, pages));
+            return;
+        }
         let Some(end) = self.view(view).map(|view| view.table.len()) else { return };
         self.held_back = false;
         for page in pages.start..pages.end.min(end) {

@@ -75,6 +75,7 @@ impl Pager {
             let views = &self.views;
             self.kept.retain_some(|of| {
                 let view = views[usize::from(of.view.0)].as_ref();
+                let view = view.filter(|view| of.page < view.table.len());
                 view.is_some_and(|view| view.table.get(of.page).state() == PageState::Staged)
             });
         }
@@ -94,7 +95,7 @@ impl Pager {
         let room = self.options.limit.saturating_sub(held).min(self.reserve_pages()) as usize;
         while self.buffers.kept_count() > room {
             let Some(of) = self.kept.pop_front() else { break };
-            let entry = self.entry(of.view, of.page);
+            let Some(entry) = self.entry_of(of.view, of.page) else { continue };
             if let (PageState::Staged, Some(buffer)) = (entry.state(), entry.buffer())
                 && let BufferUse::Kept { heat, .. } = self.buffers.purpose(buffer)
             {

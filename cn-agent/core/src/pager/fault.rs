@@ -55,18 +55,32 @@ impl Pager {
     /// Handles the fault of a thread. The thread is woken when it can continue, possibly within this call.
     #[inline]
     pub fn fault(&mut self, fault: Fault, io: &mut Io<'_>) {
-        let kept = match self.serve(fault, io) {
-            Err(Wait::Turn) => &mut self.waiting,
-            Err(Wait::Room) => &mut self.starved,
-            Ok(()) | Err(Wait::Event) => return,
-        };
-        // A thread that is interrupted by a signal while it waits reports its fault again.
-        let same = |other: &&mut Fault| {
+        let outcome = if self.is_walking() { Err(Wait::Turn) } else { self.serve(fault, io) };
+        if let Err(wait @ (Wait::Turn | Wait::Room)) = outcome {
+            self.keep_fault(fault, wait);
+        }
+    }
+
+    /// Keeps a fault for a later turn, once. A thread that is interrupted by a signal while it waits reports its fault
+    /// again.
+    pub(super) fn keep_fault(&mut self, fault: Fault, wait: Wait) {
+        let same = |other: &Fault| {
             (other.mapping, other.page, other.access) == (fault.mapping, fault.page, fault.access)
         };
-        match kept.iter_mut().find(same) {
-            Some(known) => known.write |= fault.write,
-            None => kept.push_back(fault),
+        if let Some(known) = self.waiting.iter_mut().find(|other| same(other)) {
+            known.write |= fault.write;
+            return;
+        }
+        let for_turn = matches!(wait, Wait::Turn);
+        match self.starved.iter().position(same) {
+            // The turn that ends a walk looks at all faults that wait.
+            Some(at) if self.is_walking() || !for_turn => self.starved[at].write |= fault.write,
+            Some(at) => {
+                let write = self.starved.remove(at).is_some_and(|known| known.write) || fault.write;
+                self.waiting.push_back(Fault { write, ..fault });
+            }
+            None if for_turn => self.waiting.push_back(fault),
+            None => self.starved.push_back(fault),
         }
     }
 
@@ -363,6 +377,10 @@ impl Pager {
 
     /// Handles the end of a fetch, whose data is in `buffer`.
     pub fn fetched(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
+        if self.is_walking() {
+            self.walks.held.push_back(HeldInput::Fetched(buffer, outcome));
+            return;
+        }
         let BufferUse::Fetch { view, page, mapping, write } = self.buffers.purpose(buffer) else { return };
         self.held_back = false;
         let Some(view) = view else {
@@ -396,7 +414,7 @@ impl Pager {
             Some(mapping) => {
                 if let Err(Wait::Turn) = self.install_buffer(view, entry, mapping, buffer, write, io) {
                     let access = Access::Missing;
-                    self.waiting.push_back(Fault { mapping, page, access, write });
+                    self.keep_fault(Fault { mapping, page, access, write }, Wait::Turn);
                 } else if self.view(view).is_some_and(|view| view.mappings.len() > 1) {
                     self.wake(view, page, io);
                 }

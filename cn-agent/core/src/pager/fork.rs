@@ -3,26 +3,38 @@
 //! The kernel shares resident pages copy-on-write, with their protection. The pager shares pages that are only in
 //! CMem: both views refer to the same slots, and a page that one of the processes writes gets a slot of its own when
 //! it is evicted. The parent's dirty pages are resident in the child too, and are sent whole when evicted.
+//!
+//! The copy is a walk ([`walk`](super::walk)): the parent's entries do not change until the child has all of them, so
+//! the child gets them as they were when the fork was reported.
 
 use super::*;
 
 impl Pager {
-    /// Adds the view of a forked child, whose entries are stored in `table`.
+    /// Adds the view of a forked child, whose entries are stored in `table`: all of them once the child is not
+    /// [being copied](Self::is_copying) any more, whatever the table held before.
     ///
     /// # Errors
     /// [`PagerFull`]: the limit of views is reached.
     pub fn forked(&mut self, parent: ViewId, table: PageTable) -> Result<ViewId, PagerFull> {
         let child = self.add_view(table, false)?;
         self.counters.forks += 1;
+        self.begin_walk(Walk::Fork { parent, child, next: 0 });
+        Ok(child)
+    }
+
+    /// Copies the entries of some pages, from page `next` on; returns the page at which to continue.
+    pub(super) fn copy_some(&mut self, parent: ViewId, child: ViewId, next: u32) -> Option<u32> {
         let evicts = self.options.evict;
-        let views = &self.views;
-        let (slots, order, counters) = (&mut self.slots, &mut self.order, &mut self.counters);
+        let Pager { views, slots, order, counters, walks, .. } = self;
+        let views = &*views;
         let view = |view: ViewId| views.get(usize::from(view.0)).and_then(Option::as_ref);
-        let (Some(of_parent), Some(of_child)) = (view(parent), view(child)) else { return Ok(child) };
-        // Threads of all processes of the space wait meanwhile, so each page is a few instructions: what concerns all
-        // of the child's pages follows after the loop.
+        let (of_parent, of_child) = (view(parent)?, view(child)?);
+        let pages = of_parent.table.len().min(of_child.table.len());
+        let until = pages.min(next.saturating_add(walks.step));
+        let words = of_parent.table.words(next..until).zip(of_child.table.words(next..until));
+        // Each page takes a few instructions: what concerns all pages of the step follows after the loop.
         let (nowhere, mut resident) = (Entry::absent(NO_SLOT), 0);
-        for (page, (from, to)) in (0..).zip(of_parent.table.words().zip(of_child.table.words())) {
+        for (page, (from, to)) in (next..until).zip(words) {
             let entry = from.get();
             if entry == nowhere {
                 to.set(nowhere);
@@ -40,16 +52,23 @@ impl Pager {
             }
         }
         self.resident += resident;
-        // Pages of the child cannot be removed before it has joined.
-        self.fixed += resident;
+        let mut fixed = false;
         if let Some(view) = self.view_mut(child) {
-            view.resident = resident;
+            view.resident += resident;
+            // Pages of the child cannot be removed before it has joined.
+            fixed = !view.droppable;
         }
+        self.fixed += if fixed { resident } else { 0 };
         if evicts && resident > 0 {
-            self.trim_kept();
             self.clean_queues(resident as usize);
         }
-        Ok(child)
+        if until < pages {
+            return Some(until);
+        }
+        if evicts {
+            self.trim_kept();
+        }
+        None
     }
 }
 

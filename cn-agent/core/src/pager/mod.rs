@@ -18,7 +18,7 @@
 //!   loop {
 //!       for fault in faults { pager.fault(fault, io); }                     // and discarded, dropped, forked
 //!       for transfer in ended { pager.fetched(buffer, outcome, io); }       // or written
-//!       if pager.has_work() { pager.turn(io); }
+//!       if pager.has_work() { pager.turn(io); }                             // a step of a walk, or other work
 //!       while let Some(mapping) = pager.take_ended() { ... }
 //!       wait for faults and transfers, but briefly while pager.has_work()
 //!   }
@@ -45,10 +45,14 @@
 //! A *view* is one table of pages: of a region that processes share, or of one process's private memory, which a fork
 //! duplicates (`fork`). One limit bounds the resident pages of all views of a region; pages are evicted before it is
 //! reached (`evict`), so that a fault finds room.
+//!
+//! The work of a turn does not grow with the number of pages: what concerns a whole table is a walk (`walk`), and queues
+//! are cleaned and grow a chunk at a time (`queue`).
 
 mod clean;
 mod copies;
 mod counters;
+mod end;
 pub mod entry;
 mod evict;
 mod evicted_pages;
@@ -72,6 +76,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 mod unchanged;
+mod walk;
 mod withdraw;
 
 use alloc::boxed::Box;
@@ -98,6 +103,7 @@ pub use replacement::Heat;
 use replacement::{Candidate, ForgottenPage, PageHistory, PageRef, Replacement};
 use share::PageShare;
 use unchanged::RecentRecords;
+use walk::{HeldInput, Walk, Walks};
 
 /// Maximum number of views of a region at a time.
 pub const VIEWS_MAX: usize = 1024;
@@ -208,6 +214,8 @@ pub struct Pager {
     /// Whether slots may be assigned. During a takeover, no slot is assigned before all views of the
     /// predecessor are known.
     complete: bool,
+    /// Work on whole tables, and what waits for it.
+    walks: Walks,
     counters: PagerCounters,
 }
 
@@ -248,6 +256,7 @@ impl Pager {
             full: false,
             fruitless: 0,
             complete: true,
+            walks: Walks::new(),
             counters: PagerCounters::default(),
         }
     }
@@ -305,6 +314,12 @@ impl Pager {
         &mut self.buffers
     }
 
+    /// Number that the next view will get; `None` if there are [`VIEWS_MAX`] views, some of which may be ending.
+    pub fn next_view(&self) -> Option<ViewId> {
+        let place = self.views.iter().position(Option::is_none).unwrap_or(self.views.len());
+        (place < VIEWS_MAX).then_some(ViewId(place as u16))
+    }
+
     /// Adds a view. Its table is empty, or a predecessor's; then [`take_over`](Self::take_over) must follow.
     ///
     /// # Errors
@@ -319,16 +334,13 @@ impl Pager {
             cleaning: 0,
             written: PageShare::default(),
         };
-        let place = match self.views.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if self.views.len() < VIEWS_MAX => {
-                self.views.push(None);
-                self.views.len() - 1
-            }
-            None => return Err(PagerFull { limit: VIEWS_MAX }),
-        };
+        let id = self.next_view().ok_or(PagerFull { limit: VIEWS_MAX })?;
+        let place = usize::from(id.0);
+        if place == self.views.len() {
+            self.views.push(None);
+        }
         self.views[place] = Some(view);
-        Ok(ViewId(place as u16))
+        Ok(id)
     }
 
     /// Adds a mapping of a view.
@@ -366,8 +378,8 @@ impl Pager {
         match (before, droppable) {
             (true, false) => {
                 self.fixed += resident;
-                self.give_twins(view);
                 self.end_starving(view);
+                self.begin_walk(Walk::Twins { view, chunk: 0 });
             }
             (false, true) => self.fixed -= resident,
             _ => {}
@@ -380,22 +392,6 @@ impl Pager {
             let Some(fault) = self.starved.pop_front() else { break };
             let its = self.view_of(fault.mapping) == Some(view);
             if its { &mut self.waiting } else { &mut self.starved }.push_back(fault);
-        }
-    }
-
-    /// Frees the twins of a view, because page buffers are only provided for pages that the limit bounds.
-    /// Without a twin, a page is sent whole. The limit bounds the number of buffers, but not that of a view's pages.
-    fn give_twins(&mut self, view: ViewId) {
-        for buffer in self.buffers.ids() {
-            let page = match self.buffers.purpose(buffer) {
-                BufferUse::Twin { view: of, page } if of == view => page,
-                _ => continue,
-            };
-            let entry = self.entry(view, page);
-            if (entry.state(), entry.buffer()) == (PageState::Dirty, Some(buffer)) {
-                self.buffers.give(buffer);
-                self.set(view, page, entry.with_buffer(None));
-            }
         }
     }
 
@@ -426,93 +422,17 @@ impl Pager {
         self.fixed -= u32::from(fixed);
     }
 
-    /// Removes a mapping; its view stays.
-    pub fn end_mapping(&mut self, mapping: MappingId) {
-        let Some(view) = self.mappings.get_mut(usize::from(mapping.0)).and_then(Option::take) else { return };
-        if let Some(view) = self.view_mut(view) {
-            view.mappings.retain(|other| *other != mapping);
-        }
-        self.waiting.retain(|fault| fault.mapping != mapping);
-        self.starved.retain(|fault| fault.mapping != mapping);
-        // Removed from the list, because the number of the mapping may be reused soon.
-        self.ended.retain(|other| *other != mapping);
-        let chunks = self.buffers.chunks();
-        for purpose in self.buffers.uses_mut(0..chunks) {
-            match purpose {
-                BufferUse::Fetch { mapping: of, .. } if *of == Some(mapping) => *of = None,
-                _ => {}
-            }
-        }
-    }
-
     /// Removes and returns a mapping that was found to have ended, most likely with its process.
     #[inline]
     pub fn take_ended(&mut self) -> Option<MappingId> {
         self.ended.pop()
     }
 
-    /// Removes a view and its mappings. Its pages are dropped, and the slots that only they referred to are freed.
-    /// Pages of shared memory must have been written back before ([`clean_all`](Self::clean_all)).
-    pub fn end_view(&mut self, id: ViewId) {
-        while let Some(mapping) = self.view(id).and_then(|view| view.mappings.last().copied()) {
-            self.end_mapping(mapping);
-        }
-        let Some(view) = self.views.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
-        let chunks = self.buffers.chunks();
-        for purpose in self.buffers.uses_mut(0..chunks) {
-            match purpose {
-                BufferUse::Fetch { view: of, .. } | BufferUse::Write { view: of, .. } if *of == Some(id) => {
-                    *of = None
-                }
-                _ => {}
-            }
-        }
-        self.resident -= view.resident;
-        self.fixed -= if view.droppable { 0 } else { view.resident };
-        let nowhere = Entry::absent(NO_SLOT);
-        for word in view.table.words() {
-            let entry = word.get();
-            if entry == nowhere {
-                continue;
-            }
-            let state = entry.state();
-            match (state, entry.buffer()) {
-                // The end of the transfer will be ignored.
-                (PageState::Fetching, Some(_)) => self.coming -= 1,
-                (
-                    PageState::Staged | PageState::Dirty | PageState::Cleaning | PageState::Dropping,
-                    Some(buffer),
-                ) => {
-                    self.buffers.give(buffer);
-                }
-                _ => {}
-            }
-            self.leaving -= u32::from(
-                state == PageState::Dropping || (state == PageState::Cleaning && entry.is(Flags::LEAVING)),
-            );
-            // A transfer to a slot continues to its end even if its view ends; until then its buffer refers to the
-            // slot.
-            match entry.slot() {
-                Some(slot) if state != PageState::Cleaning => self.slots.give(slot),
-                _ => {}
-            }
-            word.set(nowhere);
-        }
-        let wasted = { view }.prefetch.clear();
-        self.counters.prefetch_wasted += u64::from(wasted);
-        self.order.end_view(id);
-        self.to_drop.retain(|page| page.view != id);
-        self.staged.retain(|page| page.view != id);
-        self.awaited.retain(|page| page.view != id);
-        self.arrived.retain(|page| page.view != id);
-        self.kept.retain(|page| page.view != id);
-        self.hints.retain(|hinted| hinted.view != id);
-        self.wanted_soon.retain(|page| page.view != id);
-    }
-
     /// Handles a program's announcement that it discards pages: they are zeros from now on. Not to be called for
-    /// pages that the pager itself evicts ([`dropped`](Self::dropped)).
+    /// pages that the pager itself evicts ([`dropped`](Self::dropped)), nor during a [walk](Self::is_walking): a child
+    /// that is being copied has the pages still.
     pub fn discarded(&mut self, view: ViewId, pages: Range<u32>) {
+        debug_assert!(!self.is_walking(), "a discard has to wait");
         let Some(pages) = self.view(view).map(|v| pages.start..pages.end.min(v.table.len())) else { return };
         for page in pages {
             let entry = self.entry(view, page);

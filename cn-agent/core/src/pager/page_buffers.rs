@@ -182,9 +182,10 @@ impl PageBuffers {
         self.kept
     }
 
-    /// All buffers, in use or not.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = BufferId> + use<> {
-        (0..self.count as u32).map(BufferId)
+    /// All buffers of some chunks, in use or not.
+    pub(crate) fn ids(&self, chunks: Range<usize>) -> impl Iterator<Item = BufferId> + use<> {
+        let end = (chunks.end * CHUNK).min(self.count);
+        ((chunks.start * CHUNK) as u32..end as u32).map(BufferId)
     }
 
     /// Number of chunks of buffers.

@@ -152,14 +152,6 @@ impl<T> ChunkedQueue<T> {
         self.trim_front();
         examined
     }
-
-    /// Removes all entries for which `stays` is false.
-    pub fn retain(&mut self, mut stays: impl FnMut(&T) -> bool) {
-        self.begin_pass();
-        while self.has_pass() {
-            self.retain_some(&mut stays);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -231,7 +223,10 @@ mod tests {
             (3, 8),
             "all memory is kept"
         );
-        queue.retain(|_| false);
+        queue.begin_pass();
+        while queue.has_pass() {
+            queue.retain_some(|_| false);
+        }
         assert_eq!((queue.len(), queue.chunks.len(), queue.spare.len()), (0, 0, 8));
     }
 

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry::Entry;
@@ -50,15 +50,16 @@ impl PageTable {
         PageTable::new((0..pages).map(|_| AtomicU64::new(empty)).collect::<Vec<_>>())
     }
 
-    /// The words of all entries by page number, for loops over whole tables: the memory is looked up once for all.
+    /// The words of the entries of `pages`, which must be in the table, for loops over many of them: the memory is
+    /// looked up once for all.
     #[inline]
-    pub(super) fn words(&self) -> impl Iterator<Item = EntryWord<'_>> {
-        self.0.iter().map(EntryWord)
+    pub(super) fn words(&self, pages: Range<u32>) -> impl Iterator<Item = EntryWord<'_>> {
+        self.0[pages.start as usize..pages.end as usize].iter().map(EntryWord)
     }
 
-    /// Sets all entries to those of pages that were never written.
-    pub fn clear(&self) {
-        self.words().for_each(|word| word.set(Entry::absent(super::entry::NO_SLOT)));
+    /// Sets all entries, each to what `entry` returns for its page.
+    pub fn fill(&self, entry: impl Fn(u32) -> Entry) {
+        (0..).zip(self.words(0..self.len())).for_each(|(page, word)| word.set(entry(page)));
     }
 
     #[inline]

@@ -14,6 +14,7 @@ mod forks;
 mod orders;
 mod ready;
 mod unchanged;
+mod walks;
 mod withdraw;
 mod zeros;
 

@@ -61,6 +61,9 @@ impl Pager {
     /// this again.
     pub fn withdraw(&mut self, view: ViewId, io: &mut Io<'_>) -> bool {
         let Some(pages) = self.view(view).map(|view| view.table.len()) else { return true };
+        if self.is_walking() {
+            return false;
+        }
         let (mut recent, shows) = (RecentRecords::default(), io.memory.shows_protection());
         for page in 0..pages {
             let entry = self.entry(view, page);

@@ -10,10 +10,10 @@ use cxloe_member::socket::send_some;
 use cxloe_member::wire::{PROBE_BYTES, ProbePage};
 use nix::errno::Errno;
 
+use super::children::PendingChild;
 use super::{ONLY, Space};
 use crate::member::ForkedChild;
 use crate::memory::{KernelMemory, Mapped, access};
-use crate::shared_state::Record;
 use crate::spare_files::{NO_FILE_LEFT, ReservedFile, is_spare};
 use crate::uffd::{Access, EVENTS_MAX, EventBuffer, Uffd, UffdError, UffdEvent};
 use cxloe_closer::{ClosedElsewhere, dispose};
@@ -75,7 +75,7 @@ impl Space {
         transfers: &mut Transfers,
     ) -> usize {
         let mut count = 0;
-        if self.suspension.is_some() {
+        if self.suspension.is_some() || self.is_walking {
             return count;
         }
         for _ in 0..READS_MAX {
@@ -213,8 +213,9 @@ impl Space {
         }
     }
 
-    /// Adds a view (a table of pages) for a forked child. The child's process id is unknown until the child joins the
-    /// space. Refuses the child if its descriptor is one of the last (`is_last`).
+    /// Adds a view (a table of pages) for a forked child, which is served once the table is complete. The child's
+    /// process id is unknown until the child joins the space. Refuses the child if its descriptor is one of the last
+    /// (`is_last`).
     #[cold]
     fn forked(&mut self, parent: MappingId, child: OwnedFd, is_last: bool) {
         let Some(view) = self.pager.view_of(parent) else { return dispose(child) };
@@ -234,12 +235,10 @@ impl Space {
             Ok(table) => table,
             Err(error) => return self.deny(uffd, memory, error),
         };
-        // The child's userfaultfd goes to the keeper (a process that outlives agents) before the table is cleared:
-        // clearing the table of a large region takes a while, and this agent may be killed meanwhile. The keeper would
-        // keep the faults of a refused child waiting.
+        // The child's userfaultfd goes to the keeper (a process that outlives agents) before the table is copied: that
+        // takes a while for a large table, and this agent may be killed meanwhile. The keeper would keep the faults of a
+        // refused child waiting.
         self.keep(expected, &uffd, memory.clone());
-        // The table may still contain entries of an earlier view with this number.
-        table.clear();
         let follow = || {
             let view = self.pager.forked(view, table)?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");
@@ -251,15 +250,10 @@ impl Space {
         };
         match follow() {
             Ok((view, mapping)) => {
-                self.shared_state.set_record(
-                    mapping.0,
-                    Some(Record { view: view.0, pid: 0, started: 0, address, nonce: 0 }),
-                );
-                let KernelMemory::Private(memory) = &mut self.memory else { return };
-                let mapped = Mapped::new(uffd, address, 0, pages, 0, None).of_child(rand::random());
-                memory.add(view, mapping, mapped);
-                self.changed = true;
                 tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
+                let mapped = Mapped::new(uffd, address, 0, pages, 0, None).of_child(rand::random());
+                self.children.push_back(PendingChild::new(view, mapping, mapped));
+                self.admit_children();
             }
             Err(error) => self.deny(uffd, memory, error.to_string()),
         }
@@ -304,8 +298,8 @@ impl Space {
 
     /// Number of the view that the pager will assign next.
     pub(crate) fn free_view(&self) -> ViewId {
-        let free = |view: &u16| self.pager.entry_of(ViewId(*view), 0).is_none();
-        ViewId((0..u16::MAX).find(free).unwrap_or_default())
+        // The first number beyond all views has no table, so that nothing is done for it.
+        self.pager.next_view().unwrap_or(ViewId(VIEWS_MAX as u16))
     }
 }
 

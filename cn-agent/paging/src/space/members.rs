@@ -118,6 +118,9 @@ impl Space {
         // Page 0 of private memory is the probe page, which is never discarded.
         let first = u32::from(self.options.kind == MappingKind::Private);
         let Some(view) = self.pager.view_of(discard.mapping) else { return true };
+        if self.pager.is_walking() {
+            return false;
+        }
         loop {
             let range = ranges(&discard.message, &options).nth(discard.range);
             let Some(range) = range else { break };
@@ -158,14 +161,15 @@ impl Space {
         }
         // What the member has sent and nobody has read may be descriptors that are slow to close.
         dispose(link);
+        self.remove_ended();
+        let stays = self.memory.mappings().get(id).is_some();
         match self.options.kind {
-            MappingKind::Private => self.pager.set_droppable(view, false),
-            MappingKind::Shared => {}
+            MappingKind::Private if stays => self.pager.set_droppable(view, false),
             // In a virtual machine's memory, the process that passed the memory owns the mapping, which ends with the
             // connection.
-            MappingKind::Foreign => self.end(id),
+            MappingKind::Foreign if stays => self.end(id),
+            _ => {}
         }
-        self.remove_ended();
     }
 
     /// Ends a mapping, and its view if that has no other mapping.
@@ -326,5 +330,23 @@ mod tests {
         assert_eq!(space.pager.counters().discarded, u64::from(2 * PAGES + 1));
         let answer = bytes(MessageKind::Discarded, &[]);
         assert_eq!(there.read(&mut answers).unwrap(), 2 * answer.len());
+    }
+
+    #[test]
+    fn a_discard_waits_for_a_walk_and_is_done_in_the_turn_that_ends_it() {
+        let (mut space, mapping, mut there) = joined();
+        let mut transfers = Transfers::new(0);
+        // Two steps through the buffers, of which the first is done at once.
+        space.pager.set_walk_step(1);
+        space.pager.set_droppable(ONLY, false);
+        there.write_all(&bytes(MessageKind::Discard, &[Pages { first: 5, count: 2 }])).unwrap();
+        assert_eq!(space.receive_messages(mapping, &mut transfers), 1);
+        assert!(space.pager.is_walking() && space.has_work());
+        let mut answers = [0; 64];
+        assert_eq!(there.read(&mut answers).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+        assert_eq!(space.pager.counters().discarded, 0);
+        space.turn(&mut transfers);
+        assert_eq!((space.pager.is_walking(), space.pager.counters().discarded), (false, 2));
+        assert_eq!(there.read(&mut answers).unwrap(), bytes(MessageKind::Discarded, &[]).len());
     }
 }

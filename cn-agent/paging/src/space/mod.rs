@@ -1,5 +1,6 @@
 //! One region being paged: faults and other events come in, pages and orders go out.
 
+mod children;
 pub(crate) mod events;
 mod full;
 mod members;
@@ -24,6 +25,7 @@ use cxloe_wire::time::Time;
 use super::memory::{ForeignPages, KernelMemory, Mapped, PrivatePages, SharedPages};
 use super::shared_state::{SharedState, SharedStateError};
 use super::watchdog::Watchdog;
+use children::PendingChild;
 use full::FullRegion;
 use members::PendingDiscard;
 use suspension::Suspension;
@@ -80,6 +82,12 @@ pub struct Space {
     pub(super) denied: Option<String>,
     /// Whether the event of a fork could not be read when it was last tried, for lack of a descriptor.
     fork_waits: bool,
+    /// Forked children whose tables are being copied, in the order in which they are.
+    pub(super) children: VecDeque<PendingChild>,
+    /// Whether the pager was going through a whole table at the end of the last turn. If so, no events are read: faults
+    /// and forks wait in the kernel. Between two such walks, the events of every process are read, and a turn does
+    /// other work.
+    is_walking: bool,
     /// Whether the space was adopted from a dead agent, whose record of discarded pages is lost.
     pub(super) adopted: bool,
     pub(super) cleans: Vec<WriteBackRequest>,
@@ -190,6 +198,8 @@ impl Space {
             takeover: None,
             denied: None,
             fork_waits: false,
+            children: VecDeque::new(),
+            is_walking: false,
             adopted: false,
             cleans: Vec::new(),
             ending: None,
@@ -242,9 +252,7 @@ impl Space {
     pub(super) fn empty_table(&self, view: ViewId) -> io::Result<PageTable> {
         let table = self.shared_state.table(view.0)?;
         let own = self.options.kind != MappingKind::Private && !self.options.fresh;
-        (0..table.len()).for_each(|page| {
-            table.set(page, Entry::absent(if own { page } else { NO_SLOT }));
-        });
+        table.fill(|page| Entry::absent(if own { page } else { NO_SLOT }));
         Ok(table)
     }
 
@@ -288,13 +296,22 @@ impl Space {
     /// Lets the pager, write-backs and a suspension do a bounded amount of work; returns the amount.
     #[inline]
     pub(super) fn turn(&mut self, transfers: &mut Transfers) -> usize {
-        let mut work = if self.discards.is_empty() { 0 } else { self.advance_discards(transfers) };
+        let walked = self.pager.is_walking();
+        let mut work = if self.discards.is_empty() || walked { 0 } else { self.advance_discards(transfers) };
         if self.is_held() {
             return work;
         }
         if self.pager.has_work() {
             work += self.with_io(transfers, |pager, io| pager.turn(io));
         }
+        // A discard that has waited for a walk is not to wait for the next one, too.
+        if walked && !self.pager.is_walking() && !self.discards.is_empty() {
+            work += self.advance_discards(transfers);
+        }
+        if !self.children.is_empty() {
+            self.admit_children();
+        }
+        self.is_walking = self.pager.is_walking();
         if !self.cleans.is_empty() {
             work += self.clean(transfers);
         }

@@ -9,8 +9,8 @@ use super::*;
 
 /// Pages of parent and child, by view and number.
 #[derive(Default)]
-struct Both {
-    pages: BTreeMap<(u16, u32), Page>,
+pub(super) struct Both {
+    pub pages: BTreeMap<(u16, u32), Page>,
     protected: usize,
     /// Number of looks at the kernel's records.
     records: usize,
@@ -65,18 +65,18 @@ impl Memory for Both {
     }
 }
 
-const PARENT: ViewId = ViewId(0);
-const CHILD: ViewId = ViewId(1);
+pub(super) const PARENT: ViewId = ViewId(0);
+pub(super) const CHILD: ViewId = ViewId(1);
 
-struct Family {
-    pager: Pager,
-    memory: Both,
-    nodes: Nodes,
+pub(super) struct Family {
+    pub pager: Pager,
+    pub memory: Both,
+    pub nodes: Nodes,
 }
 
 impl Family {
     /// A family whose parent has written `written` pages.
-    fn new(written: u32) -> Family {
+    pub fn new(written: u32) -> Family {
         Family::over(PageTable::local(PAGES), written)
     }
 
@@ -94,46 +94,67 @@ impl Family {
         family
     }
 
-    fn fork(&mut self) {
+    pub fn fork(&mut self) {
         self.fork_into(PageTable::local(PAGES));
     }
 
     /// As [`fork`](Family::fork), with the child's entries in `table`.
     fn fork_into(&mut self, table: PageTable) {
-        assert_eq!(self.pager.forked(PARENT, table), Ok(CHILD));
-        assert_eq!(self.pager.add_mapping(CHILD), Ok(MappingId(1)));
+        assert_eq!(self.fork_of(PARENT, table), CHILD);
         self.pager.set_droppable(CHILD, true);
-        let pages: Vec<_> = self.memory.pages.iter().map(|((_, page), bytes)| ((1, *page), *bytes)).collect();
-        self.memory.pages.extend(pages);
     }
 
-    fn io<R>(&mut self, act: impl FnOnce(&mut Pager, &mut Io<'_>) -> R) -> R {
+    /// Forks a process; the child has not joined. Returns the child's view.
+    pub fn fork_of(&mut self, parent: ViewId, table: PageTable) -> ViewId {
+        let child = self.pager.forked(parent, table).unwrap();
+        assert_eq!(self.pager.add_mapping(child), Ok(MappingId(child.0)));
+        let of_parent = self.memory.pages.iter().filter(|((view, _), _)| *view == parent.0);
+        let pages: Vec<_> = of_parent.map(|((_, page), bytes)| ((child.0, *page), *bytes)).collect();
+        self.memory.pages.extend(pages);
+        child
+    }
+
+    pub fn io<R>(&mut self, act: impl FnOnce(&mut Pager, &mut Io<'_>) -> R) -> R {
         act(&mut self.pager, &mut Io { memory: &mut self.memory, store: &mut self.nodes })
     }
 
-    fn fault(&mut self, view: ViewId, page: u32, write: bool) {
+    pub fn fault(&mut self, view: ViewId, page: u32, write: bool) {
         let fault = Fault { mapping: MappingId(view.0), page, access: Access::Missing, write };
         self.io(|pager, io| pager.fault(fault, io));
     }
 
     /// Completes all transfers; returns the numbers of pages fetched and written.
-    fn answer(&mut self) -> (usize, usize) {
+    pub fn answer(&mut self) -> (usize, usize) {
         let (mut fetched, mut written) = (0, 0);
-        while let Some((slot, buffer, _)) = self.nodes.fetches.pop_front() {
+        while self.answer_fetch(Ok(())) {
             fetched += 1;
-            *self.pager.buffers().page_mut(buffer) = self.nodes.written[&slot];
-            self.io(|pager, io| pager.fetched(buffer, Ok(()), io));
         }
-        while let Some((slot, buffer)) = self.nodes.writes.pop_front() {
+        while self.answer_write(Ok(())) {
             written += 1;
-            self.nodes.written.insert(slot, *self.pager.buffers().page(buffer));
-            self.io(|pager, io| pager.written(buffer, Ok(()), io));
         }
         (fetched, written)
     }
 
+    /// Completes the oldest fetch; `false` if there is none.
+    pub fn answer_fetch(&mut self, outcome: Result<(), Lost>) -> bool {
+        let Some((slot, buffer, _)) = self.nodes.fetches.pop_front() else { return false };
+        *self.pager.buffers().page_mut(buffer) = self.nodes.written[&slot];
+        self.io(|pager, io| pager.fetched(buffer, outcome, io));
+        true
+    }
+
+    /// Completes the oldest write; `false` if there is none.
+    pub fn answer_write(&mut self, outcome: Result<(), Lost>) -> bool {
+        let Some((slot, buffer)) = self.nodes.writes.pop_front() else { return false };
+        if outcome.is_ok() {
+            self.nodes.written.insert(slot, *self.pager.buffers().page(buffer));
+        }
+        self.io(|pager, io| pager.written(buffer, outcome, io));
+        true
+    }
+
     /// Sends all dirty pages of a view; returns the number of pages sent.
-    fn clean(&mut self, view: ViewId) -> usize {
+    pub fn clean(&mut self, view: ViewId) -> usize {
         let mut written = 0;
         for _ in 0..PAGES {
             let done = self.io(|pager, io| pager.clean_all(view, io));
@@ -146,23 +167,26 @@ impl Family {
     }
 
     /// Evicts these pages, which must be clean, and keeps no copies of them.
-    fn take_away(&mut self, view: ViewId, pages: Range<u32>) {
+    pub fn take_away(&mut self, view: ViewId, pages: Range<u32>) {
+        self.order_away(view, pages.clone());
+        self.io(|pager, io| pager.dropped(view, pages, io));
+    }
+
+    /// Begins to evict these pages, which must be clean. They are removed from memory, but that is not reported.
+    pub fn order_away(&mut self, view: ViewId, pages: Range<u32>) {
         for page in pages.clone() {
             self.pager.evict_clean(view, page, self.entry(view, page), None);
-        }
-        for page in pages {
             self.memory.pages.remove(&(view.0, page));
-            self.io(|pager, io| pager.dropped(view, page..page + 1, io));
         }
-        self.pager.to_drop.clear();
+        self.pager.to_drop.retain(|of| of.view != view || !pages.contains(&of.page));
     }
 
     /// The last byte of a page, all of whose bytes are the same.
-    fn byte(&self, view: ViewId, page: u32) -> u8 {
+    pub fn byte(&self, view: ViewId, page: u32) -> u8 {
         self.memory.pages[&(view.0, page)][PAGE_BYTES - 1]
     }
 
-    fn entry(&self, view: ViewId, page: u32) -> Entry {
+    pub fn entry(&self, view: ViewId, page: u32) -> Entry {
         self.pager.entry_of(view, page).unwrap()
     }
 }

@@ -14,7 +14,7 @@ use std::thread;
 
 use cxloe_closer::ClosedElsewhere;
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions};
-use cxloe_cn_core::pager::{PageTable, PagerFull, VIEWS_MAX, ViewId};
+use cxloe_cn_core::pager::{MappingId, PageTable, PagerFull, VIEWS_MAX, ViewId};
 use cxloe_cn_core::transfers::Transfers;
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -208,17 +208,22 @@ fn system_calls_wait_for_pages_as_programs_do() {
     assert_eq!(bytes, [77; 16]);
 }
 
-#[test]
-fn a_forked_child_faults_on_its_own_userfaultfd() {
+/// A userfaultfd that reports forks, or `None` without the right to that.
+fn following_forks() -> Option<Uffd> {
     let uffd = Uffd::create().or_else(|_| Uffd::create_user_only()).unwrap();
     match uffd.handshake(Features::EVENT_FORK) {
-        Ok(_) => {}
+        Ok(_) => Some(uffd),
         Err(error @ OpenError::ForkNeedsPtrace) => {
             eprintln!("not tested here: {error}");
-            return;
+            None
         }
         Err(other) => panic!("{other}"),
     }
+}
+
+#[test]
+fn a_forked_child_faults_on_its_own_userfaultfd() {
+    let Some(uffd) = following_forks() else { return };
     let memory = Memory::anonymous(3);
     register(&uffd, &memory, Modes::MISSING);
     uffd.copy(memory.at(0), &page_of(1), Access::Writable).unwrap();
@@ -244,24 +249,81 @@ fn a_forked_child_faults_on_its_own_userfaultfd() {
     assert_eq!(memory.read(1), 2, "the parent's absent page is its own");
 }
 
-/// Options of a space for processes with three pages each.
-fn options() -> SpaceOptions {
-    SpaceOptions {
-        id: 1,
-        region: "r".into(),
-        kind: MappingKind::Private,
-        hpa: 1 << 40,
-        pages: 3,
-        view_pages: 3,
-        limit: 64,
-        prefetch: false,
-        fresh: false,
-        lost_wait: Duration::from_secs(1),
-        stay: false,
-        owner: None,
-        created_ms: 0,
-        user: None,
-    }
+/// Options of a space for processes with `pages` pages each.
+fn options_of(pages: u32) -> SpaceOptions {
+    SpaceOptions { pages, view_pages: pages, prefetch: false, ..options(MappingKind::Private) }
+}
+
+/// A space of private memory, `pages` pages of this process, and the process's mapping.
+fn space_of(uffd: Uffd, memory: &Memory, pages: u32) -> (Space, MappingId) {
+    let mut space = Space::create(options_of(pages)).unwrap();
+    let view = space.pager.add_view(PageTable::local(pages), true).unwrap();
+    let mapping = space.pager.add_mapping(view).unwrap();
+    let KernelMemory::Private(private) = &mut space.memory else { unreachable!("it is private") };
+    private.add(view, mapping, Mapped::new(uffd, memory.at(0), 0, pages, 0, None));
+    (space, mapping)
+}
+
+/// Tests that a child has no record, and is not served, before it has a complete table; that forks wait meanwhile; and
+/// that a copy is given up when its child has ended.
+#[test]
+fn a_forked_child_is_served_once_its_table_is_complete() {
+    const PAGES: u32 = 64;
+    let Some(uffd) = following_forks() else { return };
+    let memory = Memory::anonymous(u64::from(PAGES));
+    register(&uffd, &memory, Modes::MISSING);
+    let (mut space, parent) = space_of(uffd, &memory, PAGES);
+    space.pager.set_walk_step(1);
+    let (mut reader, mut transfers) = (EventReader::new(), Transfers::new(0));
+    let wait = |space: &Space, mapping| {
+        assert!(space.memory.mappings().get(mapping).unwrap().uffd.wait(LIMIT).unwrap());
+    };
+    let served = |space: &Space| space.memory.mappings().ids().collect::<Vec<MappingId>>();
+    let forker = |body: fn(&Memory) -> u8| {
+        let memory = &memory;
+        move || exit_code(child(|| body(memory)))
+    };
+    thread::scope(|scope| {
+        let lasting = scope.spawn(forker(|memory| {
+            memory.write(1, 7);
+            memory.read(1)
+        }));
+        wait(&space, parent);
+        assert_eq!(space.read_events(parent, &mut reader, &mut transfers), 1);
+        space.turn(&mut transfers);
+        let short = scope.spawn(forker(|_| 5));
+        wait(&space, parent);
+        assert_eq!(space.processes(), 2, "it counts already");
+        let mut turns = 1;
+        while !space.children.is_empty() {
+            assert_eq!(space.read_events(parent, &mut reader, &mut transfers), 0, "the fork waits");
+            assert_eq!((served(&space), space.shared_state.records().len()), (vec![parent], 0));
+            space.turn(&mut transfers);
+            turns += 1;
+        }
+        assert_eq!(turns, PAGES - 1);
+        let views = |space: &Space| {
+            space.shared_state.records().iter().map(|record| record.view).collect::<Vec<u16>>()
+        };
+        assert_eq!((served(&space).len(), views(&space)), (2, vec![1]));
+        let of_lasting = served(&space)[1];
+        // The second child ends before it has its table. The first one's fault waits for that.
+        assert_eq!(space.read_events(parent, &mut reader, &mut transfers), 1);
+        assert_eq!((space.children.len(), short.join().unwrap()), (1, 5));
+        wait(&space, of_lasting);
+        assert_eq!(space.read_events(of_lasting, &mut reader, &mut transfers), 1);
+        let mut turns = 0;
+        while !space.children.is_empty() {
+            space.turn(&mut transfers);
+            turns += 1;
+        }
+        assert!(turns < PAGES / 2, "{turns}");
+        while space.pager.is_walking() {
+            space.turn(&mut transfers);
+        }
+        assert_eq!((space.pager.next_view(), views(&space)), (Some(ViewId(2)), vec![1]));
+        assert_eq!(lasting.join().unwrap(), 7);
+    });
 }
 
 /// Set for the process of its own in which the next test runs.
@@ -277,25 +339,13 @@ fn a_parent_is_served_on_although_no_descriptor_is_left_for_its_child() {
         assert!(alone.args(["--exact", name, "--nocapture"]).env(ALONE, "1").status().unwrap().success());
         return;
     }
-    let uffd = Uffd::create().or_else(|_| Uffd::create_user_only()).unwrap();
-    match uffd.handshake(Features::EVENT_FORK) {
-        Ok(_) => {}
-        Err(error @ OpenError::ForkNeedsPtrace) => {
-            eprintln!("not tested here: {error}");
-            return;
-        }
-        Err(other) => panic!("{other}"),
-    }
+    let Some(uffd) = following_forks() else { return };
     let memory = Memory::anonymous(3);
     register(&uffd, &memory, Modes::MISSING);
-    let mut space = Space::create(options()).unwrap();
+    let (mut space, mapping) = space_of(uffd, &memory, 3);
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let (keeper, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
     space.keep_with(ClosedElsewhere::new(theirs));
-    let view = space.pager.add_view(PageTable::local(3), true).unwrap();
-    let mapping = space.pager.add_mapping(view).unwrap();
-    let KernelMemory::Private(private) = &mut space.memory else { unreachable!("it is private") };
-    private.add(view, mapping, Mapped::new(uffd, memory.at(0), 0, 3, 0, None));
     let (mut reader, mut transfers) = (EventReader::new(), Transfers::new(0));
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard.min(256), hard).unwrap();
@@ -315,18 +365,10 @@ fn a_parent_is_served_on_although_no_descriptor_is_left_for_its_child() {
 /// More children than a region can have tables for.
 #[test]
 fn a_child_without_a_table_is_refused_for_its_reason() {
-    let (uffd, options) = (Uffd::create_user_only().or_else(|_| Uffd::create()).unwrap(), options());
-    match uffd.handshake(Features::EVENT_FORK) {
-        Ok(_) => {}
-        Err(error @ OpenError::ForkNeedsPtrace) => {
-            eprintln!("not tested here: {error}");
-            return;
-        }
-        Err(other) => panic!("{other}"),
-    }
+    let Some(uffd) = following_forks() else { return };
     let memory = Memory::anonymous(3);
     register(&uffd, &memory, Modes::MISSING);
-    let mut space = Space::create(options).unwrap();
+    let mut space = Space::create(options_of(3)).unwrap();
     let views: Vec<_> = (0..VIEWS_MAX).map(|_| space.pager.add_view(PageTable::local(1), true)).collect();
     let mapping = space.pager.add_mapping(views[0].unwrap()).unwrap();
     let KernelMemory::Private(private) = &mut space.memory else { unreachable!("it is private") };
