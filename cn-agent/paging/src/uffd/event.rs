@@ -89,8 +89,8 @@ impl Uffd {
             false => self.read(part)?,
         };
         match Errno::result(read) {
-            Ok(bytes) => Ok(Events { messages: &buffer.0[..bytes as usize / size_of::<Message>()] }),
-            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Events { messages: &[] }),
+            Ok(bytes) => Ok(Events::of(&buffer.0[..bytes as usize / size_of::<Message>()])),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Events::of(&[])),
             Err(Errno::EOPNOTSUPP) if self.reads_nowait.swap(false, Ordering::Relaxed) => self.events(buffer),
             Err(errno) => Err(UffdError::Os { doing: "reading events", errno }),
         }
@@ -128,10 +128,21 @@ impl Uffd {
     }
 }
 
-/// Events of one read. Dropping this closes the userfaultfds of fork events that the caller has not read from it.
+/// Events of one read: forks come first, then the others in their order. The kernel reports faults first. A page
+/// that was installed for one of them, now that the fork is acknowledged, would count as a page of the child too.
+///
+/// Dropping this closes the userfaultfds of fork events that the caller has not read from it.
 #[derive(Debug)]
 pub struct Events<'b> {
     messages: &'b [Message],
+    /// Messages that are still to be looked at for forks.
+    forks: &'b [Message],
+}
+
+impl<'b> Events<'b> {
+    fn of(messages: &'b [Message]) -> Events<'b> {
+        Events { messages, forks: messages }
+    }
 }
 
 impl Iterator for Events<'_> {
@@ -139,9 +150,17 @@ impl Iterator for Events<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<UffdEvent> {
+        while let Some((message, rest)) = self.forks.split_first() {
+            self.forks = rest;
+            if message.event == abi::EVENT_FORK {
+                return event(message);
+            }
+        }
         while let Some((message, rest)) = self.messages.split_first() {
             self.messages = rest;
-            if let Some(event) = event(message) {
+            if message.event != abi::EVENT_FORK
+                && let Some(event) = event(message)
+            {
                 return Some(event);
             }
         }
@@ -189,19 +208,47 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn descriptors_of_forks_nobody_took_are_closed() {
+    /// A fork whose child's descriptor is the end of a pipe, and the other end.
+    fn fork() -> (Message, OwnedFd) {
         let (reading, writing) = nix::unistd::pipe().unwrap();
         let number = writing.into_raw_fd() as u32;
         let mut first = [0; 8];
         first[..4].copy_from_slice(&number.to_ne_bytes());
-        let message = Message {
-            event: abi::EVENT_FORK,
+        let arguments = [u64::from_ne_bytes(first), 0, 0];
+        (Message { event: abi::EVENT_FORK, reserved: [0; 7], arguments }, reading)
+    }
+
+    fn is_closed(reading: &OwnedFd) -> bool {
+        nix::unistd::read(reading, &mut [0]) == Ok(0)
+    }
+
+    #[test]
+    fn descriptors_of_forks_nobody_took_are_closed() {
+        let (message, reading) = fork();
+        drop(Events::of(&[message]));
+        assert!(is_closed(&reading));
+    }
+
+    #[test]
+    fn forks_come_before_the_faults_read_with_them() {
+        let fault = |address| Message {
+            event: abi::EVENT_FAULT,
             reserved: [0; 7],
-            arguments: [u64::from_ne_bytes(first), 0, 0],
+            arguments: [abi::FAULT_WRITE, address, 0],
         };
-        drop(Events { messages: &[message] });
-        let mut byte = [0];
-        assert_eq!(nix::unistd::read(&reading, &mut byte), Ok(0), "the other end is closed");
+        let ((first, of_first), (second, of_second)) = (fork(), fork());
+        let messages = [fault(0x1000), first, fault(0x2000), second];
+        let mut events = Events::of(&messages);
+        let forks = [events.next(), events.next()];
+        assert!(forks.iter().all(|event| matches!(event, Some(UffdEvent::Fork(_)))));
+        let faults: Vec<u64> = events
+            .map(|event| match event {
+                UffdEvent::Fault { address, write: true, .. } => address,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(faults, [0x1000, 0x2000]);
+        drop(forks);
+        assert!(is_closed(&of_first) && is_closed(&of_second), "each was decoded once");
     }
 }
