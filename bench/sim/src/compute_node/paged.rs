@@ -25,8 +25,8 @@ use crate::tally::Figures;
 
 /// Maximum time between two steps of threads and pager.
 const STEP: Duration = Duration::from_micros(2);
-/// Maximum time between two steps of threads and pager at the end of a run, when threads begin no further accesses.
-/// Longer steps let the end take fewer rounds.
+/// Maximum time between two steps of threads and pager once all steps of the plan were made, while the rest of the run
+/// goes on, and at its end, when threads begin no further accesses. Longer steps let both take fewer rounds.
 const QUIET_STEP: Duration = Duration::from_micros(20);
 /// Maximum number of kernel operations that an agent still makes before its planned death.
 const DYING: u64 = 60;
@@ -245,7 +245,7 @@ impl Paged {
 
     /// Makes a few steps of threads and one step of the agent, at random, and checks the outcome.
     fn step(&mut self, now: Time) {
-        let step = if self.kernel.quiet { QUIET_STEP } else { STEP };
+        let step = if self.kernel.quiet || self.steps == 0 { QUIET_STEP } else { STEP };
         self.next_at = now + Duration::from_nanos(1 + self.kernel.below(step.as_nanos() as u64));
         self.steps = self.steps.saturating_sub(1);
         for _ in 0..self.kernel.below(3) {
