@@ -346,10 +346,13 @@ impl Replacement {
         self.young.has_pass() || self.proven.has_pass()
     }
 
-    /// Begins a pass that removes stale entries; [`clean_some`](Self::clean_some) continues it.
+    /// Begins a pass that removes stale entries, unless one is under way; [`clean_some`](Self::clean_some) continues it.
     pub fn begin_cleaning(&mut self) {
-        self.young.begin_pass();
-        self.proven.begin_pass();
+        // A queue that has been examined is not begun again before the other one has been, or no pass would end.
+        if !self.is_cleaning() {
+            self.young.begin_pass();
+            self.proven.begin_pass();
+        }
     }
 
     /// Continues the pass, if one is under way, with at least `looks` entries: removes those that are not the last ones
