@@ -41,18 +41,27 @@ impl Pager {
     /// Whether so many processes have pages, and so little room is left, that pages read ahead for one process would
     /// replace pages read ahead for another.
     pub(super) fn is_shared_by_many(&self) -> bool {
+        self.claimed() + 2 * self.reserve_pages() >= self.options.limit && self.has_many_sharers()
+    }
+
+    /// Whether many processes have pages.
+    fn has_many_sharers(&self) -> bool {
         let of = self.views.iter().flatten().filter(|view| view.resident > 0);
-        self.claimed() + 2 * self.reserve_pages() >= self.options.limit && of.take(SHARERS).count() == SHARERS
+        of.take(SHARERS).count() == SHARERS
     }
 
     /// Maximum number of pages read ahead for one reader. If many processes share the room, each reader gets
     /// room for two windows, the one being read and the next.
     fn window_max(&self) -> u32 {
-        if !self.is_shared_by_many() {
+        if !self.has_many_sharers() {
             return u32::MAX;
         }
         let readers = self.views.iter().flatten().count() as u32;
-        ((self.options.limit - self.reserve_pages()) / (2 * readers)).max(1)
+        let share = (self.options.limit - self.reserve_pages()) / (2 * readers);
+        // What is free is given too, but no more: a reader whose passed pages have just left would take the room of
+        // others with one large window.
+        let free = self.options.limit.saturating_sub(self.claimed() + 2 * self.reserve_pages());
+        share.max(free).max(1)
     }
 
     /// Has the pages evicted next that the reader of `page`, which waits for room, has passed. Its fault shows its

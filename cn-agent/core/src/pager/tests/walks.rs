@@ -326,7 +326,7 @@ fn at_random(seed: u64) -> Family {
     family.pager.set_limit(LIMIT / 2);
     for _ in 0..600 {
         let page = random.random_range(0..72);
-        match random.random_range(0..12) {
+        match random.random_range(0..13) {
             0..4 => family.fault(PARENT, page, random.random_range(0..2) == 0),
             4..6 => {
                 family.write(PARENT, page);
@@ -352,6 +352,12 @@ fn at_random(seed: u64) -> Family {
             }
             10 if family.state(PARENT, page) == PageState::Clean => {
                 family.order_away(PARENT, page..page + 1);
+            }
+            11 => {
+                for page in leaving(&family).into_iter().take(random.random_range(1..12)) {
+                    family.io(|pager, io| pager.dropped(PARENT, page..page + 1, io));
+                }
+                family.turn();
             }
             _ => {
                 family.pager.discarded(PARENT, page..page + 1);
