@@ -25,7 +25,7 @@ use nix::sys::socket::{
     socketpair,
 };
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::Pid;
 
 use super::memory::Memory;
 use super::*;
@@ -35,16 +35,18 @@ use crate::space::events::EventReader;
 use crate::space::testing::options;
 use crate::spare_files::NO_FILE_LEFT;
 
+/// Forks by the system call alone: `fork(3)` holds the locks of the allocator until the agent has read the event, and
+/// here the agent is a thread of the same process, which allocates memory.
 fn child(body: impl FnOnce() -> u8) -> Pid {
     // SAFETY: the child calls only functions that a signal handler may call.
-    match unsafe { fork() }.unwrap() {
-        ForkResult::Parent { child } => child,
-        ForkResult::Child => {
-            let status = body();
-            // SAFETY: the call ends the child without running the parent's exit handlers.
-            unsafe { libc::_exit(i32::from(status)) }
-        }
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+    if pid == 0 {
+        let status = body();
+        // SAFETY: the call ends the child without running the parent's exit handlers.
+        unsafe { libc::_exit(i32::from(status)) }
     }
+    Pid::from_raw(pid as i32)
 }
 
 /// Exit statuses of a child that could not run its test.
