@@ -207,7 +207,7 @@ fn planted_mistakes_are_found() {
         (PlantedFault::SkipsZeroing, Scenario::Control),
         (PlantedFault::ForgetsCommits, Scenario::Managers),
         (PlantedFault::ZeroesUnlisted, Scenario::Managers),
-        (PlantedFault::TakesOldAnswers, Scenario::Control),
+        (PlantedFault::TakesOldAnswers, Scenario::Managers),
         (PlantedFault::LetsGoEarly, Scenario::Control),
         // With these faults, the thread of a compute node sleeps too long.
         (PlantedFault::ForgetsTimers, Scenario::Lossy),
