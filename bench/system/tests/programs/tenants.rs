@@ -410,7 +410,8 @@ fn join(socket: &Path, space: u64, pid: u32, resume: bool, descriptors: &[OwnedF
         false => (Some(ProcessFiles::own()?), ShownFiles::All),
     };
     let proof = None;
-    let request = JoinRequest { space, address: 1 << 30, bytes: 4096, offset: 0, pid, view, proof, resume, files };
+    let request =
+        JoinRequest { space, address: 1 << 30, bytes: 4096, offset: 0, pid, view, proof, resume, files };
     let bytes = message::encode(&AgentRequest { version: VERSION, ask: AgentCall::Join(request) });
     let own = own.iter().flat_map(|own| [own.memory(), Some(own.table())]).flatten();
     let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).chain(own).collect();

@@ -1,6 +1,6 @@
 //! The end of mappings and views.
 //!
-//! A view ends in a walk ([`walk`](super::walk)), and its number is free only after it. Transfers of the view continue
+//! A view ends in a walk ([`walk`]), and its number is free only after it. Transfers of the view continue
 //! to their ends, which are ignored.
 
 use super::page_buffers::BufferUse;

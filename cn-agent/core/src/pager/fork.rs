@@ -4,7 +4,7 @@
 //! CMem: both views refer to the same slots, and a page that one of the processes writes gets a slot of its own when
 //! it is evicted. The parent's dirty pages are resident in the child too, and are sent whole when evicted.
 //!
-//! The copy is a walk ([`walk`](super::walk)): the parent's entries do not change until the child has all of them, so
+//! The copy is a walk ([`walk`]): the parent's entries do not change until the child has all of them, so
 //! the child gets them as they were when the fork was reported.
 
 use super::*;
