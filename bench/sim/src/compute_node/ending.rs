@@ -283,11 +283,17 @@ impl Worker {
     }
 
     fn flush(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
+        if self.flushed {
+            return Ok(true);
+        }
         self.waking.wake_soon(now);
         let flushed = self.engine.flush(now, self.link.transmit());
         self.link.flush().expect("a simulated link");
         match flushed {
-            Ok(true) => self.program.flushed(around).map(|()| true),
+            Ok(true) => {
+                self.flushed = true;
+                self.program.flushed(around).map(|()| true)
+            }
             Ok(false) | Err(EngineError::NotConnected(_)) => Ok(false),
             Err(error) => Err(InvariantViolation::Rule(format!(
                 "{}: flush fails without reason: {error}",

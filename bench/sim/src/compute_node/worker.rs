@@ -53,6 +53,8 @@ pub(super) struct Worker {
     closes: bool,
     /// Rounds of the present process and those before.
     rounds: u32,
+    /// Set at the end of a run, once all lines are written back and compared.
+    pub flushed: bool,
 }
 
 impl Worker {
@@ -111,6 +113,7 @@ impl Worker {
         // A program with a port of its own has no workers.
         let by_port = plan.by_port && id.count == 1;
         Worker {
+            flushed: false,
             id,
             engine: Engine::new(CacheConfig::OFF),
             link,

@@ -198,11 +198,14 @@ impl Operator {
         }
     }
 
-    /// Returns an order that makes a region for a worker after the first. An earlier region whose acknowledgement was lost
-    /// does not delay it: its compute node has a region already, so that nothing else would make this one.
+    /// Returns an order that makes a region that is missing at a compute node with several workers. An earlier region whose
+    /// acknowledgement was lost does not delay it: its compute node may have another worker's region, so that nothing else
+    /// would make this one.
     fn make_later(&mut self, state: &FabricState) -> Option<Command> {
+        let divided = |owner| self.wanted.iter().any(|wanted| wanted.later && wanted.owner == owner);
         let missing = |wanted: &&DesiredRegion| {
-            wanted.later && !self.promised.contains(&wanted.name) && !state.regions.contains_key(&wanted.name)
+            let known = self.promised.contains(&wanted.name) || state.regions.contains_key(&wanted.name);
+            !known && divided(wanted.owner)
         };
         let order = self.wanted.iter().find(missing).filter(|_| !self.closing)?.create();
         (self.left == 0 || self.random.below(3) > 0).then_some(order)
