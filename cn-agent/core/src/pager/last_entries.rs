@@ -36,6 +36,15 @@ impl LastEntries {
         self.generation
     }
 
+    /// Allocates the serial numbers of a view's pages, so that [`renew`](Self::renew) allocates nothing.
+    pub fn reserve(&mut self, pages: u32) {
+        let groups = (pages as usize).div_ceil(GROUP);
+        self.serials.resize(self.serials.len().max(groups), None);
+        for serials in &mut self.serials[..groups] {
+            serials.get_or_insert_with(|| vec![0; GROUP].into_boxed_slice());
+        }
+    }
+
     /// Returns the mark of a new entry of a page, whose earlier ones do not count from now on.
     #[inline]
     pub fn renew(&mut self, page: u32) -> EntryMark {
@@ -65,6 +74,17 @@ impl LastEntries {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A page fault of an inline mapping may be one of the allocator itself.
+    #[test]
+    fn what_is_reserved_is_allocated() {
+        let mut last = LastEntries::default();
+        last.reserve(GROUP as u32 + 1);
+        assert!(last.serials.len() == 2 && last.serials.iter().all(Option::is_some));
+        last.renew(GROUP as u32);
+        last.reserve(1);
+        assert!(last.is_last(GROUP as u32, EntryMark { generation: 0, serial: 1 }), "what is there stays");
+    }
 
     #[test]
     fn the_last_entry_of_a_page_counts() {

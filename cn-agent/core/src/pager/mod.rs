@@ -261,10 +261,15 @@ impl Pager {
         }
     }
 
-    /// Allocates all memory that the pager may ever need.
+    /// Allocates all memory that the pager may ever need for its present views.
     pub fn reserve(&mut self) {
         self.buffers.reserve();
         self.order.reserve();
+        for (number, view) in (0..).zip(&self.views) {
+            if let Some(view) = view {
+                self.order.reserve_view(ViewId(number), view.table.len());
+            }
+        }
         let kept = self.kept_entries_max();
         // Each page that is added while stale entries are removed has a chunk examined.
         self.kept.reserve(kept + kept / queue::CHUNK + 1);

@@ -191,6 +191,11 @@ impl Replacement {
         self.passed.reserve(limit);
     }
 
+    /// Allocates what entries of a view's pages need.
+    pub fn reserve_view(&mut self, view: ViewId, pages: u32) {
+        self.last_of(view).reserve(pages);
+    }
+
     fn last_of(&mut self, view: ViewId) -> &mut LastEntries {
         let at = usize::from(view.0);
         if self.last.len() <= at {
