@@ -311,7 +311,9 @@ fn a_forked_child_is_served_once_its_table_is_complete() {
         let of_lasting = served(&space)[1];
         // The second child ends before it has its table. The first one's fault waits for that.
         assert_eq!(space.read_events(parent, &mut reader, &mut transfers), 1);
-        assert_eq!((space.children.len(), short.join().unwrap()), (1, 5));
+        // On a busy machine, it has ended before the first look at it.
+        assert!(space.children.len() <= 1);
+        assert_eq!(short.join().unwrap(), 5);
         wait(&space, of_lasting);
         assert_eq!(space.read_events(of_lasting, &mut reader, &mut transfers), 1);
         let mut turns = 0;
