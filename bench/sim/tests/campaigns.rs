@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cxloe_sim::{Campaign, CampaignResults, Class, Overrides, PlantedFault, Scenario, Tally, Trace, run};
 
 /// Number of seeds in each set, unless `CXLOE_SIM_SEEDS` is set.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 200;
 /// Minimum number of runs for the check that every event has occurred.
 const MANY: u64 = 100;
 /// Number of trace lines printed for a failed seed.
